@@ -1,0 +1,43 @@
+"""What tilegraph did and did not do, and why.
+
+Every pass, the partitioner and the emitter record `Decision`s; `tilegraph explain` prints them and the report
+shows them. A refusal always names the node (or value) and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One thing done (`taken`) or refused, about `subject` (a node, region, value or partition name)."""
+
+    stage: str
+    subject: str
+    taken: bool
+    reason: str
+    op: str = ""
+    data: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+class Diagnostics:
+    """An append-only list of decisions plus the time that each stage took (seconds)."""
+
+    def __init__(self) -> None:
+        self._decisions: list[Decision] = []
+        self.seconds: dict[str, float] = {}
+
+    def took(self, stage: str, subject: str, reason: str, *, op: str = "", **data: Any) -> None:
+        self._decisions.append(Decision(stage, subject, True, reason, op, data))
+
+    def refused(self, stage: str, subject: str, reason: str, *, op: str = "", **data: Any) -> None:
+        self._decisions.append(Decision(stage, subject, False, reason, op, data))
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self._decisions)
+
+    def of(self, stage: str, *, taken: bool | None = None) -> list[Decision]:
+        return [d for d in self._decisions if d.stage == stage and (taken is None or d.taken == taken)]

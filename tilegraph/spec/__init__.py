@@ -1,0 +1,1 @@
+"""Frozen dataclasses that the layers exchange."""

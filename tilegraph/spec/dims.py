@@ -1,0 +1,355 @@
+"""Tensor extents: integers, symbols, and polynomials of symbols.
+
+A `Dim` is an immutable polynomial with integer coefficients over *atoms*. An atom is a symbol name or an
+irreducible operation on other dims (floor division, remainder, minimum, maximum). Polynomials are kept in a
+canonical form, so that structural equality is equality of values for every binding of the symbols.
+
+Symbols stand for non-negative integers that are known when the model runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Union
+
+JsonExpr = Any  # int | str | [op, JsonExpr, ...]; see docs/manifest.md
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """An operation that is not a polynomial: `op` is one of "//", "%", "min", "max"."""
+
+    op: str
+    args: tuple["Dim", ...]
+
+    def __str__(self) -> str:
+        if self.op in ("min", "max"):
+            return f"{self.op}({', '.join(map(str, self.args))})"
+        left, right = (f"({a})" if len(a.terms) > 1 else str(a) for a in self.args)
+        return f"({left}{self.op}{right})"
+
+
+Atom = Union[str, Opaque]
+Monomial = tuple[Atom, ...]  # sorted, with repetition for powers; () is the constant term
+
+
+def _order(atom: Atom) -> str:
+    return str(atom)
+
+
+class Dim:
+    """A polynomial in canonical form. `terms` maps a monomial to its non-zero integer coefficient."""
+
+    __slots__ = ("_hash", "terms")
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __init__(self, terms: Mapping[Monomial, int] | None = None) -> None:
+        kept = {m: c for m, c in (terms or {}).items() if c}
+        self.terms = tuple(sorted(kept.items(), key=lambda t: (len(t[0]), tuple(map(_order, t[0])))))
+        self._hash = hash(self.terms)
+
+    # -- construction -------------------------------------------------------------------------------------
+    @staticmethod
+    def of(value: "DimLike") -> "Dim":
+        """An int, a Dim, or a string in the notation of `str(dim)` (also what onnx_ir writes for symbolic dims)."""
+        if isinstance(value, Dim):
+            return value
+        if isinstance(value, int):
+            return Dim({(): int(value)})
+        return parse(value)
+
+    @staticmethod
+    def symbol(name: str) -> "Dim":
+        return Dim({(name,): 1})
+
+    # -- queries ------------------------------------------------------------------------------------------
+    @property
+    def is_static(self) -> bool:
+        return all(m == () for m, _ in self.terms)
+
+    @property
+    def value(self) -> int:
+        """The integer; `ValueError` if symbolic."""
+        if not self.is_static:
+            raise ValueError(f"dim {self} is symbolic")
+        return self.terms[0][1] if self.terms else 0
+
+    def as_int(self) -> int | None:
+        return self.value if self.is_static else None
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        found: set[str] = set()
+        for mono, _ in self.terms:
+            for atom in mono:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    for arg in atom.args:
+                        found |= arg.symbols
+        return frozenset(found)
+
+    @property
+    def bare_symbol(self) -> str | None:
+        """The name if this is one symbol and nothing else."""
+        if len(self.terms) == 1:
+            mono, coef = self.terms[0]
+            if coef == 1 and len(mono) == 1 and isinstance(mono[0], str):
+                return mono[0]
+        return None
+
+    def evaluate(self, binding: Mapping[str, int]) -> int:
+        """The value under `binding`; `KeyError` names a missing symbol."""
+        total = 0
+        for mono, coef in self.terms:
+            product = coef
+            for atom in mono:
+                product *= binding[atom] if isinstance(atom, str) else _apply(atom, binding)
+            total += product
+        return total
+
+    def substitute(self, binding: Mapping[str, "DimLike"]) -> "Dim":
+        total = Dim.of(0)
+        for mono, coef in self.terms:
+            product = Dim.of(coef)
+            for atom in mono:
+                if isinstance(atom, str):
+                    product = product * (Dim.of(binding[atom]) if atom in binding else Dim.symbol(atom))
+                else:
+                    product = product * _make(atom.op, [a.substitute(binding) for a in atom.args])
+            total = total + product
+        return total
+
+    # -- arithmetic ---------------------------------------------------------------------------------------
+    def __add__(self, other: "DimLike") -> "Dim":
+        terms = dict(self.terms)
+        for mono, coef in Dim.of(other).terms:
+            terms[mono] = terms.get(mono, 0) + coef
+        return Dim(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> "Dim":
+        return Dim({m: -c for m, c in self.terms})
+
+    def __sub__(self, other: "DimLike") -> "Dim":
+        return self + (-Dim.of(other))
+
+    def __rsub__(self, other: "DimLike") -> "Dim":
+        return Dim.of(other) - self
+
+    def __mul__(self, other: "DimLike") -> "Dim":
+        terms: dict[Monomial, int] = {}
+        for m1, c1 in self.terms:
+            for m2, c2 in Dim.of(other).terms:
+                mono = tuple(sorted(m1 + m2, key=_order))
+                terms[mono] = terms.get(mono, 0) + c1 * c2
+        return Dim(terms)
+
+    __rmul__ = __mul__
+
+    def exact_div(self, other: "DimLike") -> "Dim | None":
+        """`self / other` if it is a polynomial for certain (other must be one monomial), else None."""
+        divisor = Dim.of(other)
+        if len(divisor.terms) != 1:
+            return Dim.of(1) if self == divisor and divisor.terms else None
+        dmono, dcoef = divisor.terms[0]
+        terms: dict[Monomial, int] = {}
+        for mono, coef in self.terms:
+            rest = list(mono)
+            for atom in dmono:
+                if atom not in rest:
+                    return None
+                rest.remove(atom)
+            if coef % dcoef:
+                return None
+            terms[tuple(rest)] = coef // dcoef
+        return Dim(terms)
+
+    def __floordiv__(self, other: "DimLike") -> "Dim":
+        return _make("//", [self, Dim.of(other)])
+
+    def __mod__(self, other: "DimLike") -> "Dim":
+        return _make("%", [self, Dim.of(other)])
+
+    def ceildiv(self, other: "DimLike") -> "Dim":
+        return (self + Dim.of(other) - 1) // other
+
+    @staticmethod
+    def min(*args: "DimLike") -> "Dim":
+        return _make("min", [Dim.of(a) for a in args])
+
+    @staticmethod
+    def max(*args: "DimLike") -> "Dim":
+        return _make("max", [Dim.of(a) for a in args])
+
+    @staticmethod
+    def product(dims: Iterable["DimLike"]) -> "Dim":
+        return reduce(lambda a, b: a * b, (Dim.of(d) for d in dims), Dim.of(1))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            return self.as_int() == other
+        return isinstance(other, Dim) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "0"
+        parts: list[str] = []
+        for mono, coef in reversed(self.terms):
+            body = "*".join(map(str, mono))
+            text = str(abs(coef)) if not mono else body if abs(coef) == 1 else f"{abs(coef)}*{body}"
+            parts.append(("-" if coef < 0 else "+" if parts else "") + text)
+        return "".join(parts)
+
+    def __repr__(self) -> str:
+        return f"Dim({self})"
+
+    # -- the manifest's form ------------------------------------------------------------------------------
+    def to_json(self) -> JsonExpr:
+        """int | "symbol" | [op, arg, arg ...] with op in + * // % min max."""
+        sums: list[JsonExpr] = []
+        for mono, coef in self.terms:
+            factors: list[JsonExpr] = [] if coef == 1 and mono else [coef]
+            for atom in mono:
+                factors.append(atom if isinstance(atom, str) else [atom.op, *(a.to_json() for a in atom.args)])
+            sums.append(factors[0] if len(factors) == 1 else ["*", *factors])
+        return 0 if not sums else sums[0] if len(sums) == 1 else ["+", *sums]
+
+    @staticmethod
+    def from_json(expr: JsonExpr) -> "Dim":
+        if isinstance(expr, int):
+            return Dim.of(expr)
+        if isinstance(expr, str):
+            return Dim.symbol(expr)
+        op, *args = expr
+        dims = [Dim.from_json(a) for a in args]
+        if op == "+":
+            return reduce(lambda a, b: a + b, dims)
+        if op == "*":
+            return Dim.product(dims)
+        return _make(op, dims)
+
+
+DimLike = Union[Dim, int, str]
+Shape = tuple[Dim, ...]
+
+
+def _apply(atom: Opaque, binding: Mapping[str, int]) -> int:
+    values = [a.evaluate(binding) for a in atom.args]
+    return {"//": lambda: values[0] // values[1], "%": lambda: values[0] % values[1],
+            "min": lambda: min(values), "max": lambda: max(values)}[atom.op]()
+
+
+def _make(op: str, args: list[Dim]) -> Dim:
+    if all(a.is_static for a in args) and not (op in ("//", "%") and args[1] == 0):
+        return Dim.of(_apply(Opaque(op, tuple(args)), {}))
+    if op in ("min", "max"):
+        unique = sorted(set(args), key=str)
+        return unique[0] if len(unique) == 1 else Dim({(Opaque(op, tuple(unique)),): 1})
+    left, right = args
+    exact = left.exact_div(right)
+    if exact is not None:
+        return exact if op == "//" else Dim.of(0)
+    return Dim({(Opaque(op, (left, right)),): 1})
+
+
+_TOKEN = re.compile(r"\s*(//|\*\*|[-+*/%(),]|\d+|[^\s\-+*/%(),]+)")
+
+
+def parse(text: str) -> Dim:
+    """Reads an expression; what is not one (odd exporter names such as "a b" or "?") is one symbol of that name."""
+    if text.isidentifier():
+        return Dim.symbol(text)
+    tokens = _TOKEN.findall(text)
+    if "".join(tokens) != re.sub(r"\s+", "", text):
+        return Dim.symbol(text)
+    try:
+        dim, rest = _sum(tokens, 0)
+    except (IndexError, ValueError):
+        return Dim.symbol(text)
+    return dim if rest == len(tokens) else Dim.symbol(text)
+
+
+def _sum(t: list[str], i: int) -> tuple[Dim, int]:
+    dim, i = _product(t, i)
+    while i < len(t) and t[i] in "+-":
+        right, j = _product(t, i + 1)
+        dim, i = (dim + right if t[i] == "+" else dim - right), j
+    return dim, i
+
+
+def _product(t: list[str], i: int) -> tuple[Dim, int]:
+    dim, i = _atom(t, i)
+    while i < len(t) and t[i] in ("*", "//", "%", "**", "/"):
+        op = t[i]
+        right, i = _atom(t, i + 1)
+        if op == "**":
+            dim = Dim.product([dim] * right.value)
+        elif op == "/":
+            exact = dim.exact_div(right)
+            if exact is None:
+                raise ValueError("not an integer division")
+            dim = exact
+        else:
+            dim = dim * right if op == "*" else dim // right if op == "//" else dim % right
+    return dim, i
+
+
+def _atom(t: list[str], i: int) -> tuple[Dim, int]:
+    token = t[i]
+    if token == "-":
+        dim, i = _atom(t, i + 1)
+        return -dim, i
+    if token == "(":
+        dim, i = _sum(t, i + 1)
+        if t[i] != ")":
+            raise ValueError("unbalanced")
+        return dim, i + 1
+    if token.isdigit():
+        return Dim.of(int(token)), i + 1
+    if token in "+*/%),":
+        raise ValueError(f"unexpected {token}")
+    if i + 1 < len(t) and t[i + 1] == "(":
+        name = token.lower()
+        args: list[Dim] = []
+        i += 2
+        while True:
+            if name == "floor" and not args:
+                dim, i = _floor(t, i)
+            else:
+                dim, i = _sum(t, i)
+            args.append(dim)
+            if t[i] == ")":
+                break
+            if t[i] != ",":
+                raise ValueError("unbalanced")
+            i += 1
+        if name == "floor" and len(args) == 1:
+            return args[0], i + 1
+        if name in ("min", "max"):
+            return _make(name, args), i + 1
+        raise ValueError(f"unknown function {token}")
+    return Dim.symbol(token), i + 1
+
+
+def _floor(t: list[str], i: int) -> tuple[Dim, int]:
+    """The inside of floor(a/b): sympy's way to write a floor division."""
+    start, depth = i, 0
+    while t[i] != ")" or depth:
+        depth += (t[i] == "(") - (t[i] == ")")
+        if t[i] == "/" and depth == 0:
+            left, end = _sum(t[:i], start)
+            right, j = _sum(t, i + 1)
+            if end != i:
+                raise ValueError("unbalanced")
+            return left // right, j
+        i += 1
+    return _sum(t, start)
