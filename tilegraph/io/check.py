@@ -1,0 +1,112 @@
+"""Validity of a model as a graph, without its weights."""
+
+from __future__ import annotations
+
+import onnx
+
+from tilegraph.errors import InputError
+from tilegraph.io.external import iter_node_tensors, iter_tensors
+
+MIN_OPSET, MAX_OPSET = 7, 28
+_SMALL = 1024  # bytes; larger tensors are replaced by empty ones before the checker sees the model
+
+
+def check_opset(proto: onnx.ModelProto, name: str) -> None:
+    """Raises InputError when the default domain's opset lies outside 7 to 28, or is stated twice differently."""
+    versions = {o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")}
+    if len(versions) > 1:
+        listing = ", ".join(map(str, sorted(versions)))
+        raise InputError(f"{name} imports opsets {listing} of the default domain at once; export it again")
+    for version in versions:
+        if not MIN_OPSET <= version <= MAX_OPSET:
+            fix = "convert it with onnx.version_converter" if version < MIN_OPSET else "export it with an older opset"
+            raise InputError(f"{name} uses opset {version}; tilegraph knows opsets {MIN_OPSET} to {MAX_OPSET}: {fix}")
+
+
+def check_graph(proto: onnx.ModelProto, name: str) -> None:
+    """Runs onnx's checker on `proto` without its weights. Raises InputError with the checker's complaint.
+
+    Nodes in an order that is not topological are not held against a model; see `load`.
+    """
+    complaint = complaint_of(proto)
+    if complaint:
+        raise InputError(f"{name} is not a valid model: {complaint}")
+
+
+def complaint_of(proto: onnx.ModelProto) -> str:
+    """The first complaint of onnx's checker about `proto` without its weights, on one line; empty if there is none."""
+    try:
+        onnx.checker.check_model(_without_weights(proto).SerializeToString())
+    except onnx.checker.ValidationError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    bare = onnx.ModelProto()
+    for field, content in proto.ListFields():
+        if field.name == "graph":
+            continue
+        if field.is_repeated:
+            getattr(bare, field.name).extend(content)
+        else:
+            setattr(bare, field.name, content)
+    bare.graph.SetInParent()
+    for field, content in proto.graph.ListFields():
+        if field.name == "initializer":
+            for tensor in content:
+                _add_bare(bare.graph, tensor)
+        elif field.name == "sparse_initializer":
+            continue  # densified before the checker runs
+        elif field.is_repeated:
+            getattr(bare.graph, field.name).extend(content)
+        else:
+            setattr(bare.graph, field.name, content)
+    for node in bare.graph.node:
+        for tensor in iter_node_tensors(node):
+            _empty(tensor)
+    for function in bare.functions:
+        for node in function.node:
+            for tensor in iter_node_tensors(node):
+                _empty(tensor)
+    return bare
+
+
+def _add_bare(graph: onnx.GraphProto, tensor: onnx.TensorProto) -> None:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL or len(tensor.raw_data) > _SMALL:
+        graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
+    else:
+        graph.initializer.add().CopyFrom(tensor)
+
+
+def _empty(tensor: onnx.TensorProto) -> None:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        stub = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])
+        tensor.CopyFrom(stub)
+
+
+def check_sizes(proto: onnx.ModelProto, name: str) -> None:
+    """Raises InputError for a tensor whose raw bytes do not match its type and shape (the checker skips large ones)."""
+    for tensor in iter_tensors(proto.graph):
+        if not tensor.HasField("raw_data") or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        bits = _BITS.get(tensor.data_type)
+        if bits is None:
+            continue
+        count = 1
+        for d in tensor.dims:
+            count *= d
+        if len(tensor.raw_data) != (count * bits + 7) // 8:
+            raise InputError(
+                f"{name}: tensor '{tensor.name}' of shape {list(tensor.dims)} should have {(count * bits + 7) // 8} "
+                f"bytes and has {len(tensor.raw_data)}; export the model again"
+            )
+
+
+def _bit_widths() -> dict[int, int]:
+    import onnx_ir as ir
+
+    return {t.value: t.bitwidth for t in ir.DataType if t not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
+
+
+_BITS = _bit_widths()
