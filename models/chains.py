@@ -55,20 +55,21 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def _pad_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Ones, then at least one zero at the end of the last axis."""
     length = shape[-1]
-    return np.broadcast_to(np.arange(length) < rng.integers(length // 2, length), shape).astype(np.float32)
+    real = np.arange(length) < rng.integers(length // 2, length)
+    return np.array(np.broadcast_to(real, shape), np.float32)
 
 
 def _additive_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return ((1.0 - _pad_mask(rng, shape)) * np.float32(-10000.0)).astype(np.float32)
+    return np.asarray((1.0 - _pad_mask(rng, shape)) * -10000.0, np.float32)
 
 
 def _probabilities(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     e = np.exp(_normal(rng, shape))
-    return (e / e.sum(-1, keepdims=True)).astype(np.float32)
+    return np.asarray(e / e.sum(-1, keepdims=True), np.float32)
 
 
 def _one_hot(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return (np.arange(shape[-1]) == rng.integers(0, shape[-1], (shape[0], 1))).astype(np.float32)
+    return np.asarray(np.arange(shape[-1]) == rng.integers(0, shape[-1], (shape[0], 1)), np.float32)
 
 
 def _learning_rate(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
