@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 
 A = NDArray[Any]
 
-_LIBM = {
-    name: np.vectorize(getattr(math, name), otypes=[np.float64])
-    for name in ("erf",)
-}
+_LIBM = {name: np.vectorize(getattr(math, name), otypes=[np.float64]) for name in ("erf",)}
 _NUMPY = {
     "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "pow": np.power, "fmod": np.fmod,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
