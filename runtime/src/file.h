@@ -1,0 +1,14 @@
+// Whole files.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace tilegraph {
+
+inline constexpr size_t kMaxLibraryBytes = size_t{2} << 30;
+
+// The content of a regular file of at most `limit` bytes. Throws NO_SUCHFILE or INVALID_GRAPH: "<what> '<path>' ...".
+std::string read_file(const std::string& path, size_t limit, const std::string& what);
+
+}  // namespace tilegraph

@@ -1,0 +1,265 @@
+#include "manifest.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace tilegraph {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kFormat = 1;
+constexpr int64_t kAbi = 1;
+constexpr int64_t kArenaAlignment = 64;
+constexpr size_t kMaxDepth = 64;               // of the JSON document
+constexpr size_t kMaxExpressionDepth = 32;
+constexpr size_t kMaxOperands = 256;           // of one operation
+
+// A field of the document with the path that leads to it, so that every complaint can name it.
+class Field {
+ public:
+  Field(const json& value, std::string path) : value_(value), path_(std::move(path)) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(ORT_INVALID_GRAPH,
+                cat(path_, ": ", what, "; the manifest is damaged or of another version: run tilegraph optimize again"));
+  }
+  const std::string& path() const { return path_; }
+  const json& value() const { return value_; }
+
+  Field at(const char* key) const {
+    if (!value_.is_object()) fail("it must be an object");
+    auto found = value_.find(key);
+    if (found == value_.end()) fail(cat("it has no field '", key, "'"));
+    return {*found, cat(path_, ".", key)};
+  }
+  Field at(size_t index) const { return {value_.at(index), cat(path_, "[", index, "]")}; }
+
+  size_t list(size_t limit) const {
+    if (!value_.is_array()) fail("it must be a list");
+    if (value_.size() > limit) fail(cat("it has ", value_.size(), " entries, more than ", limit));
+    return value_.size();
+  }
+  std::string text() const {
+    if (!value_.is_string()) fail("it must be a string");
+    return value_.get<std::string>();
+  }
+  bool boolean() const {
+    if (!value_.is_boolean()) fail("it must be true or false");
+    return value_.get<bool>();
+  }
+  int64_t integer() const {
+    if (value_.is_number_unsigned() && value_.get<uint64_t>() > uint64_t{INT64_MAX}) fail("the integer does not fit 64 bits");
+    if (!value_.is_number_integer()) fail("it must be an integer");
+    return value_.get<int64_t>();
+  }
+  int64_t integer(int64_t low, int64_t high) const {
+    int64_t v = integer();
+    if (v < low || v > high) fail(cat("it is ", v, ", outside ", low, " to ", high));
+    return v;
+  }
+
+ private:
+  const json& value_;
+  std::string path_;
+};
+
+json parse_json(std::string_view text, const std::string& origin) {
+  static const json nothing;
+  const Field whole(nothing, origin);
+  if (text.size() > kMaxManifestBytes) whole.fail(cat("it has ", text.size(), " bytes, more than ", kMaxManifestBytes));
+  // Depth first: a document of nothing but brackets must not decide how deep this code recurses.
+  size_t depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      else if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) whole.fail(cat("it is nested deeper than ", kMaxDepth));
+    } else if (c == ']' || c == '}') {
+      if (depth) --depth;
+    }
+  }
+  try {
+    return json::parse(text);
+  } catch (const json::exception& e) {
+    whole.fail(cat("it is not JSON (", e.what(), ")"));
+  }
+}
+
+Register read_expression(const Field& field, Expressions& expressions, size_t depth = 0) {
+  const json& value = field.value();
+  if (value.is_number()) return expressions.constant(field.integer());
+  if (value.is_string()) {
+    std::string name = field.text();
+    if (name.empty()) field.fail("a symbol needs a name");
+    return expressions.symbol(name);
+  }
+  size_t count = field.list(kMaxOperands + 1);
+  if (depth >= kMaxExpressionDepth) field.fail(cat("the expression is nested deeper than ", kMaxExpressionDepth));
+  if (count < 2) field.fail("an operation needs operands");
+  std::string name = field.at(size_t{0}).text();
+  static const std::pair<const char*, Op> kOps[] = {{"+", Op::kAdd},     {"*", Op::kMultiply}, {"//", Op::kFloorDivide},
+                                                    {"%", Op::kModulo}, {"min", Op::kMin},    {"max", Op::kMax}};
+  for (auto [text, op] : kOps) {
+    if (name != text) continue;
+    if ((op == Op::kFloorDivide || op == Op::kModulo) && count != 3) field.fail(cat("'", name, "' needs two operands"));
+    Register result = read_expression(field.at(1), expressions, depth + 1);
+    for (size_t i = 2; i < count; ++i)
+      result = expressions.apply(op, result, read_expression(field.at(i), expressions, depth + 1));
+    return result;
+  }
+  field.fail(cat("unknown operation '", name, "'"));
+}
+
+// An expression for something that cannot be negative.
+Register read_size(const Field& field, Expressions& expressions) {
+  Register at = [&] {
+    try {
+      return read_expression(field, expressions);
+    } catch (const Error& e) {
+      if (e.code() == ORT_INVALID_GRAPH) throw;
+      field.fail(e.what());
+    }
+  }();
+  if (expressions.is_constant(at) && expressions.constant_value(at) < 0)
+    field.fail(cat("it is ", expressions.constant_value(at), ", and cannot be negative"));
+  return at;
+}
+
+std::vector<TensorSpec> read_tensors(const Field& field, Expressions& expressions) {
+  std::vector<TensorSpec> tensors;
+  size_t count = field.list(kMaxTensors);
+  for (size_t i = 0; i < count; ++i) {
+    Field item = field.at(i);
+    TensorSpec tensor;
+    tensor.name = item.at("name").text();
+    Field dtype = item.at("dtype");
+    auto known = dtype_of(dtype.text());
+    if (!known) dtype.fail(cat("unknown element type '", dtype.text(), "'"));
+    tensor.dtype = *known;
+    Field shape = item.at("shape");
+    size_t rank = shape.list(kMaxRank);
+    for (size_t d = 0; d < rank; ++d) tensor.shape.push_back(read_size(shape.at(d), expressions));
+    tensor.constant = item.at("constant").boolean();
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+Slot read_slot(const Field& field, const ProgramSpec& program, Expressions& expressions) {
+  if (field.list(2) != 2) field.fail("a slot is a kind and a place");
+  std::string kind = field.at(size_t{0}).text();
+  Field place = field.at(1);
+  if (kind == "arena") return {Slot::Kind::kArena, 0, read_size(place, expressions)};
+  if (kind != "input" && kind != "output") field.fail(cat("unknown slot kind '", kind, "'"));
+  size_t count = kind == "input" ? program.inputs.size() : program.outputs.size();
+  if (count == 0) place.fail(cat("the partition has no ", kind));
+  auto index = static_cast<uint32_t>(place.integer(0, static_cast<int64_t>(count) - 1));
+  return {kind == "input" ? Slot::Kind::kInput : Slot::Kind::kOutput, index, 0};
+}
+
+KernelCall read_call(const Field& field, const ProgramSpec& program, Expressions& expressions) {
+  KernelCall call;
+  call.symbol = field.at("symbol").text();
+  if (call.symbol.empty() || call.symbol.find('\0') != std::string::npos) field.at("symbol").fail("it is not a symbol");
+  Field args = field.at("args");
+  size_t count = args.list(kMaxArguments);
+  for (size_t i = 0; i < count; ++i) call.args.push_back(read_slot(args.at(i), program, expressions));
+  Field sizes = field.at("sizes");
+  count = sizes.list(kMaxArguments);
+  for (size_t i = 0; i < count; ++i) call.sizes.push_back(read_size(sizes.at(i), expressions));
+  call.extent = read_size(field.at("extent"), expressions);
+  call.grain = read_size(field.at("grain"), expressions);
+  call.scratch = read_size(field.at("scratch"), expressions);
+  call.align = field.at("align").integer(1, INT64_MAX);
+  return call;
+}
+
+// Every symbol must be bound by an input dim that is nothing but that symbol.
+void check_symbols(const ProgramSpec& program, const Field& field) {
+  std::vector<bool> bound(program.expressions.registers().size());
+  for (const TensorSpec& input : program.inputs)
+    for (Register dim : input.shape) bound[dim] = true;
+  for (const auto& symbol : program.expressions.symbols())
+    if (!bound[symbol.at]) field.fail(cat("the symbol '", symbol.name, "' is not a dim of any input"));
+}
+
+}  // namespace
+
+Manifest::Manifest(const nlohmann::json& document, const std::string& origin) : origin_(origin) {
+  Field root(document, origin);
+  if (int64_t format = root.at("format").integer(); format != kFormat)
+    root.at("format").fail(cat("format ", format, " is not the one this runtime reads (", kFormat,
+                               "): use the tilegraph version that wrote the folder"));
+  if (int64_t abi = root.at("abi").integer(); abi != kAbi)
+    root.at("abi").fail(cat("kernel ABI ", abi, " is not the one this runtime calls (", kAbi,
+                            "): use the tilegraph version that wrote the folder"));
+  Field library = root.at("library");
+  library_.sha256 = library.at("sha256").text();
+  library_.bytes = static_cast<size_t>(library.at("bytes").integer(0, INT64_MAX));
+  library_.isa = library.at("isa").text();
+  Field features = library.at("features");
+  size_t count = features.list(1024);
+  for (size_t i = 0; i < count; ++i) library_.features.push_back(features.at(i).text());
+  Field partitions = root.at("partitions");
+  if (!partitions.value().is_object()) partitions.fail("it must be an object");
+  partitions_ = std::make_unique<json>(partitions.value());
+}
+
+Manifest::~Manifest() = default;
+
+std::shared_ptr<Manifest> Manifest::parse(std::string_view text, const std::string& origin) {
+  return std::make_shared<Manifest>(parse_json(text, origin), origin);
+}
+
+bool Manifest::has_program(const std::string& partition) const { return partitions_->contains(partition); }
+
+ProgramSpec Manifest::program(const std::string& partition) const {
+  auto found = partitions_->find(partition);
+  if (found == partitions_->end())
+    throw Error(ORT_INVALID_GRAPH, cat("partition '", partition, "' is not in ", origin_,
+                                       "; the model and the manifest are of different runs: run tilegraph optimize again"));
+  Field field(*found, cat(origin_, ": partition '", partition, "'"));
+  ProgramSpec program;
+  Expressions& expressions = program.expressions;
+  program.inputs = read_tensors(field.at("inputs"), expressions);
+  program.outputs = read_tensors(field.at("outputs"), expressions);
+  Field arena = field.at("arena");
+  program.arena_bytes = read_size(arena.at("bytes"), expressions);
+  Field alignment = arena.at("alignment");
+  if (alignment.integer() != kArenaAlignment) alignment.fail(cat("only an arena alignment of ", kArenaAlignment, " is served"));
+  Field calls = field.at("calls");
+  size_t count = calls.list(kMaxCalls);
+  for (size_t i = 0; i < count; ++i) program.calls.push_back(read_call(calls.at(i), program, expressions));
+  check_symbols(program, field);
+  return program;
+}
+
+Notes parse_notes(std::string_view text, const std::string& node) {
+  const std::string origin = cat(node, ": attribute notes");
+  json document = parse_json(text, origin);
+  Field root(document, origin);
+  Notes notes;
+  if (document.is_object() && document.empty()) {
+    notes.empty = true;
+    return notes;
+  }
+  notes.library_sha256 = root.at("library_sha256").text();
+  Field manifest = root.at("manifest");
+  if (manifest.value().is_object()) {
+    notes.manifest = std::make_shared<Manifest>(manifest.value(), cat("the manifest embedded in ", node));
+  } else {
+    notes.manifest_file = manifest.text();
+    notes.manifest_sha256 = root.at("manifest_sha256").text();
+  }
+  return notes;
+}
+
+}  // namespace tilegraph

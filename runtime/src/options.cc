@@ -1,0 +1,72 @@
+#include "options.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <thread>
+
+#include "parallel.h"
+
+namespace tilegraph {
+namespace {
+
+constexpr std::string_view kPrefix = "ep.tilegraphexecutionprovider.";
+
+int hardware_threads() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+int read_max_tasks(std::string_view value) {
+  int n = 0;
+  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
+  if (error != std::errc() || end != value.data() + value.size() || n < 1 || n > kTaskLimit)
+    throw Error(ORT_INVALID_ARGUMENT, cat("option max_tasks of ", kEpName, " is '", value,
+                                          "': it must be an integer from 1 to ", kTaskLimit));
+  return n;
+}
+
+Loader read_loader(std::string_view value) {
+  if (value == "auto") return Loader::kAuto;
+  if (value == "memfd") return Loader::kMemory;
+  if (value == "file") return Loader::kFile;
+  throw Error(ORT_INVALID_ARGUMENT,
+              cat("option loader of ", kEpName, " is '", value, "': it must be auto, memfd or file"));
+}
+
+}  // namespace
+
+Options read_options(const OrtSessionOptions* session) {
+  Options options;
+  // No API tells the session's thread count. Four tasks a hardware thread balance uneven ones; one costs some 10 ns.
+  options.max_tasks = std::min(kTaskLimit, 4 * hardware_threads());
+  OrtKeyValuePairs* pairs = nullptr;
+  check(ort->GetSessionOptionsConfigEntries(session, &pairs));
+  struct Release {
+    OrtKeyValuePairs* pairs;
+    ~Release() { ort->ReleaseKeyValuePairs(pairs); }
+  } release{pairs};
+  const char* const* keys = nullptr;
+  const char* const* values = nullptr;
+  size_t count = 0;
+  ort->GetKeyValuePairs(pairs, &keys, &values, &count);
+  for (size_t i = 0; i < count; ++i) {
+    std::string_view key = keys[i];
+    if (key == "ep.context_file_path") options.context_path = values[i];
+    if (!key.starts_with(kPrefix)) continue;
+    key.remove_prefix(kPrefix.size());
+    if (key == "max_tasks")
+      options.max_tasks = read_max_tasks(values[i]);
+    else if (key == "loader")
+      options.loader = read_loader(values[i]);
+    else
+      throw Error(ORT_INVALID_ARGUMENT,
+                  cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks and loader"));
+  }
+  return options;
+}
+
+}  // namespace tilegraph

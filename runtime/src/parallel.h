@@ -1,0 +1,46 @@
+// One kernel call, split over ONNX Runtime's own thread pool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "library.h"
+#include "status.h"
+
+namespace tilegraph {
+
+inline constexpr int kTaskLimit = 4096;
+
+// A call with everything known but who runs which part. `arguments` is a whole row: pointers, scratch, sizes, begin, end.
+struct Launch {
+  KernelFunction function;
+  TVMFFIAny* arguments;
+  int32_t count;            // of arguments
+  int32_t scratch_at;       // index of the scratch pointer
+  int64_t extent;           // at least 1
+  int64_t align;            // every begin is a multiple of it
+  int tasks;                // from task_count
+  char* scratch;            // `tasks` blocks of scratch_bytes, or null
+  size_t scratch_bytes;     // of one task, a multiple of 64
+};
+
+// How many tasks [0, extent) is split into: one for every `grain` units, at most `cap`, each with a whole multiple of
+// `align` units except the last. At least 1 for extent >= 1.
+int task_count(int64_t extent, int64_t grain, int64_t align, int cap);
+
+// Runs the call; returns after all of its tasks. Throws RUNTIME_EXCEPTION with the kernel's message if one fails.
+void launch(const OrtKernelContext* context, const Launch& call);
+
+inline void set_pointer(TVMFFIAny& argument, void* pointer) {
+  argument.type_index = pointer ? kTVMFFIOpaquePtr : kTVMFFINone;
+  argument.zero_padding = 0;
+  argument.v_ptr = pointer;
+}
+
+inline void set_integer(TVMFFIAny& argument, int64_t value) {
+  argument.type_index = kTVMFFIInt;
+  argument.zero_padding = 0;
+  argument.v_int64 = value;
+}
+
+}  // namespace tilegraph
