@@ -1,0 +1,221 @@
+"""`verify`: runs the original and the optimized model on the same inputs and says whether the answers are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from tilegraph.errors import InputError, UsageError
+from tilegraph.verify import trace
+from tilegraph.verify.arrays import given_arrays
+from tilegraph.verify.inputs import InputMaker, load_for_analysis
+from tilegraph.verify.judge import Judge, Sample
+from tilegraph.verify.ladder import LARGE_BYTES, REFERENCE_LIMIT_S, Ladder, weight_bytes
+from tilegraph.verify.result import VerifyResult
+from tilegraph.verify.run import Feeds, ModelRun, RunFailure, Runner, Value, open_runner
+from tilegraph.verify.source import Candidate, candidates, original_path
+
+
+def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | Mapping[str, Any] | None = None,
+           samples: int = 3, seed: int = 0, rtol: float | None = None, atol: float | None = None,
+           threads: int | None = None, dims: Mapping[str, int] | None = None,
+           reference_limit: float = REFERENCE_LIMIT_S, progress: Callable[[str], None] | None = None) -> VerifyResult:
+    """Whether `optimized` (a .tilegraph folder or any .onnx file) answers as `original` (an .onnx file) does.
+
+    `inputs` (an .npz path or a dict of arrays) replaces the `samples` seeded random inputs; it may hold expected
+    outputs as `out_<name>`. `rtol` and `atol` replace the bound `|error| <= atol + rtol * |reference|` (the one that
+    is not given is 0). `dims` fixes symbolic dims by name. `reference_limit` is in seconds, for one run of
+    onnx.reference. The rules are in docs/verify.md.
+
+    Raises InputError for a file that cannot be read, inputs that do not fit, and when no reference could run.
+    """
+    if samples < 1:
+        raise UsageError(f"--samples {samples}: at least one sample is needed")
+    if any(t is not None and not (t >= 0 and np.isfinite(t)) for t in (rtol, atol)):
+        raise UsageError("--rtol and --atol are numbers that are not negative")
+    source = original_path(original)
+    job = _Job(source, candidates(optimized), samples, seed, threads, progress or (lambda _: None))
+    result = VerifyResult(str(original), str(optimized), seed=seed, versions=_versions())
+    job.load(inputs, dims)
+    job.run_original(result)
+    rungs: list[tuple[str, list[Value]] | None] = [None] * len(job.samples)
+    if job.large:
+        result.notes.append(f"no float64 reference: the weights take more than {LARGE_BYTES / 1e9:.1f} GB")
+    else:
+        ladder = Ladder(source, threads=threads, limit=reference_limit, progress=job.progress)
+        rungs = ladder.run([None if s.failure else s.feeds for s in job.samples])
+        result.notes += ladder.notes
+    for sample, rung in zip(job.samples, rungs, strict=True):
+        sample.double = rung
+    judge = Judge(job.model, source, job.samples, rtol=rtol, atol=atol, threads=threads, large=job.large,
+                  expected=job.expected, limit=reference_limit)
+    for candidate in job.candidates:
+        job.run_candidate(candidate, judge, result)
+    result.samples = sum(1 for s in job.samples if not s.failure)
+    result.notes += judge.notes
+    if not result.problems and not any(o.proves for o in result.outputs) and all(o.same for o in result.outputs):
+        result.inconclusive = job.why_inconclusive(result)
+    return result
+
+
+@dataclass
+class _Job:
+    original: Path
+    candidates: list[Candidate]
+    count: int
+    seed: int
+    threads: int | None
+    progress: Callable[[str], None]
+    samples: list[Sample] = field(default_factory=list)
+    expected: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    large: bool = False
+
+    def load(self, inputs: str | Path | Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> None:
+        """Reads the model and the given inputs, or prepares the makers of random ones."""
+        self.model = load_for_analysis(self.original)
+        self.large = weight_bytes(self.model) > LARGE_BYTES
+        self.maker: InputMaker | None = None
+        self.given: Feeds | None = None
+        if inputs is None:
+            self.maker = InputMaker(self.model, dims)
+            return
+        names = [v.name or "" for v in self.model.graph.outputs]
+        wanted = [v for v in self.model.graph.inputs if v.name not in self.model.graph.initializers]
+        self.given, self.expected, self.notes = given_arrays(inputs, wanted, names)
+
+    def _run_of(self, path: Path, *, optimize: bool = False, plugin: bool = False) -> ModelRun:
+        return ModelRun(str(path), optimize=optimize, plugin=plugin, threads=self.threads, prepacking=not self.large)
+
+    def run_original(self, result: VerifyResult) -> None:
+        """Fills `samples`: the inputs and what ORT answers without and with optimizations."""
+        result.notes += self.notes
+        self.progress("original: ORT, optimizations off")
+        try:
+            runner = open_runner(self._run_of(self.original), isolate=self.large)
+        except RunFailure as failure:
+            raise InputError(f"{self.original}: ONNX Runtime cannot load the original, so there is nothing to compare "
+                             f"with: {failure}") from failure
+        try:
+            self.signature = runner.signature
+            if self.given is not None:
+                self.samples = [self._first_run(runner, [("the given inputs", self.given)], 0, result)]
+            else:
+                self.samples = [self._first_run(runner, self._made(i), i, result) for i in range(self.count)]
+            if random := trace.random_ops(self.model):
+                result.notes.append(f"the original draws random numbers ({', '.join(random)}): outputs that change "
+                                    "from run to run are not compared")
+                for sample in self.samples:
+                    if not sample.failure:
+                        sample.again = runner.run(sample.feeds)
+        finally:
+            runner.close()
+        if all(s.failure for s in self.samples):
+            result.notes.append(f"the original runs on no sample: {self.samples[0].failure}")
+        self.progress("original: ORT, all optimizations")
+        try:
+            runner = open_runner(self._run_of(self.original, optimize=True), isolate=self.large)
+            try:
+                for sample in self.samples:
+                    if not sample.failure:
+                        sample.optimized_by_ort = runner.run(sample.feeds)
+            finally:
+                runner.close()
+        except RunFailure as failure:
+            result.notes.append(f"ORT's own drift is not known: with optimizations it fails ({failure})")
+
+    def _made(self, index: int) -> Any:
+        assert self.maker is not None
+        for binding in self.maker.bindings(self.seed, index):
+            yield self.maker.sizes.describe(binding), self.maker.make(self.seed, index, binding)
+
+    def _first_run(self, runner: Runner, attempts: Any, index: int, result: VerifyResult) -> Sample:
+        refused: list[str] = []
+        last: Sample | None = None
+        for sizes, feeds in attempts:
+            try:
+                sample = Sample(feeds, sizes, runner.run(feeds))
+            except RunFailure as failure:
+                last = last or Sample(feeds, sizes, [], str(failure))
+                refused.append(sizes)
+                continue
+            if refused:
+                result.notes.append(f"sample {index}: the original refuses {refused[0]}; used {sizes}")
+            return sample
+        assert last is not None
+        return last
+
+    def run_candidate(self, candidate: Candidate, judge: Judge, result: VerifyResult) -> None:
+        """Runs and compares one candidate; what is wrong with it as a whole goes to `result.problems`."""
+        self.progress(f"{candidate.of}: {candidate.path.name}")
+        try:
+            runner = open_runner(self._run_of(candidate.path, optimize=True, plugin=candidate.plugin),
+                                 isolate=candidate.plugin or self.large)
+        except RunFailure as failure:
+            result.problems.append(f"the {candidate.of} model cannot be loaded: {failure}")
+            return
+        try:
+            result.problems += _interface_problems(candidate.of, self.signature, runner.signature)
+            names = [n for n, _ in runner.signature[1]]
+            answers: list[dict[str, Value] | RunFailure] = []
+            for sample in self.samples:
+                try:
+                    answers.append(dict(zip(names, runner.run(sample.feeds), strict=True)))
+                except RunFailure as failure:
+                    answers.append(failure)
+                    # A child that crashed or timed out is gone.
+                    if candidate.plugin or self.large:
+                        runner.close()
+                        runner = open_runner(self._run_of(candidate.path, optimize=True, plugin=candidate.plugin),
+                                             isolate=True)
+        finally:
+            runner.close()
+        for index, (sample, answer) in enumerate(zip(self.samples, answers, strict=True)):
+            if isinstance(answer, RunFailure) and not sample.failure:
+                result.problems.append(f"the {candidate.of} model fails on sample {index} ({sample.sizes}), the "
+                                       f"original does not: {answer}")
+            elif sample.failure and not isinstance(answer, RunFailure):
+                result.notes.append(f"sample {index} proves nothing: the original fails ({sample.failure}), the "
+                                    f"{candidate.of} model answers")
+        outputs = judge.compare(candidate.of, [n for n, _ in self.signature[1]],
+                                [None if isinstance(a, RunFailure) else a for a in answers])
+        result.outputs += outputs
+
+    def why_inconclusive(self, result: VerifyResult) -> str:
+        if all(s.failure for s in self.samples):
+            return f"the original runs on none of the samples: {self.samples[0].failure}"
+        if not result.outputs:
+            return "no output was compared"
+        reasons = dict.fromkeys(n for o in result.outputs for n in o.notes if not o.proves)
+        return "equal outputs prove nothing here: " + ("; ".join(reasons) or "no output was compared")
+
+
+def _interface_problems(of: str, wanted: tuple[list[tuple[str, str]], list[tuple[str, str]]],
+                        given: tuple[list[tuple[str, str]], list[tuple[str, str]]]) -> list[str]:
+    problems: list[str] = []
+    for what, want, have in (("input", wanted[0], given[0]), ("output", wanted[1], given[1])):
+        types, have_types = dict(want), dict(have)
+        for name in have_types:
+            if name not in types:
+                problems.append(f"the {of} model has {what} {name!r}, which the original lacks")
+        for name, kind in types.items():
+            if name not in have_types:
+                problems.append(f"the {of} model lacks {what} {name!r}")
+            elif what == "input" and have_types[name] != kind:
+                problems.append(f"the {of} model wants {what} {name!r} as {have_types[name]}, the original as {kind}")
+        if set(types) == set(have_types) and list(types) != list(have_types):
+            problems.append(f"the {what}s of the {of} model are in another order: {', '.join(have_types)}")
+    return problems
+
+
+def _versions() -> dict[str, str]:
+    import onnx
+    import onnxruntime
+
+    return {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__, "onnx_ir": ir.__version__,
+            "numpy": np.__version__}

@@ -1,0 +1,123 @@
+"""Convolutions and pools for onnx.reference, written so that a real network finishes in seconds.
+
+onnx.reference's own loop over output positions; these gather the windows and multiply matrices, in the dtype of
+their inputs. The definitions are ONNX's: https://onnx.ai/onnx/operators/.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+Array = np.ndarray[Any, Any]
+
+
+def _pads(auto_pad: str | None, pads: Any, spatial: tuple[int, ...], kernel: tuple[int, ...], strides: list[int],
+          dilations: list[int]) -> list[tuple[int, int]]:
+    """(before, after) for each spatial axis."""
+    n = len(spatial)
+    if auto_pad in (None, "", "NOTSET"):
+        flat = list(pads) if pads is not None else [0] * (2 * n)
+        return [(flat[i], flat[i + n]) for i in range(n)]
+    if auto_pad == "VALID":
+        return [(0, 0)] * n
+    found: list[tuple[int, int]] = []
+    for size, k, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
+        total = max(0, (-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size)
+        small, large = total // 2, total - total // 2
+        found.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
+    return found
+
+
+def _windows(x: Array, kernel: tuple[int, ...], strides: list[int], dilations: list[int]) -> Array:
+    """A view of [N, C, *spatial] as [N, C, *out, *kernel]."""
+    n = len(kernel)
+    axes = tuple(range(2, 2 + n))
+    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    view = np.lib.stride_tricks.sliding_window_view(x, reach, axis=axes)
+    steps = tuple(slice(None, None, s) for s in strides)
+    holes = tuple(slice(None, None, d) for d in dilations)
+    result: Array = view[(slice(None), slice(None), *steps, *holes)]
+    return result
+
+
+class Conv(OpRun):  # type: ignore[misc,unused-ignore]
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, b: Array | None = None, auto_pad: str | None = None, dilations: Any = None,
+             group: int | None = None, kernel_shape: Any = None, pads: Any = None, strides: Any = None,
+             ) -> tuple[Array]:
+        kernel = tuple(w.shape[2:])
+        n, groups = len(kernel), group or 1
+        strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
+        around = _pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
+        view = _windows(np.pad(x, [(0, 0), (0, 0), *around]), kernel, strides, dilations)
+        batch, out = x.shape[0], view.shape[2:2 + n]
+        per_in, per_out = x.shape[1] // groups, w.shape[0] // groups
+        y = np.empty((batch, w.shape[0], *out), x.dtype)
+        if per_in == 1 and per_out == 1:
+            # Depthwise: one weight tap at a time keeps memory at one image.
+            y[...] = 0
+            for tap in np.ndindex(*kernel):
+                y += view[(..., *tap)] * w[(slice(None), 0, *tap)].reshape(1, -1, *[1] * n)
+        else:
+            contracted = list(range(1, 2)) + list(range(2 + n, 2 + 2 * n))
+            for item in range(batch):
+                for g in range(groups):
+                    part = view[item:item + 1, g * per_in:(g + 1) * per_in]
+                    weight = w[g * per_out:(g + 1) * per_out]
+                    y[item, g * per_out:(g + 1) * per_out] = np.tensordot(
+                        weight, part[0], axes=(list(range(1, 2 + n)), [c - 1 for c in contracted]))
+        if b is not None:
+            y += b.reshape(1, -1, *[1] * n)
+        return (y,)
+
+
+class GlobalAveragePool(OpRun):  # type: ignore[misc,unused-ignore]
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(x.mean(axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype),)
+
+
+class MaxPool(OpRun):  # type: ignore[misc,unused-ignore]
+    op_domain = ""
+
+    def _run(self, x: Array, auto_pad: str | None = None, ceil_mode: int | None = None, dilations: Any = None,
+             kernel_shape: Any = None, pads: Any = None, storage_order: int | None = None, strides: Any = None,
+             ) -> tuple[Array]:
+        if len(self.onnx_node.output) > 1:
+            raise NotImplementedError("MaxPool with indices has no numpy form here")
+        kernel = tuple(kernel_shape)
+        n = len(kernel)
+        strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
+        around = _pads(auto_pad, pads, x.shape[2:], kernel, strides, dilations)
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        around = _room_for_ceil(ceil_mode, around, x.shape[2:], kernel, strides, dilations)
+        padded = np.pad(x, [(0, 0), (0, 0), *around], constant_values=lowest)
+        view = _windows(padded, kernel, strides, dilations)
+        y = np.full(view.shape[:2 + n], lowest, x.dtype)
+        for tap in np.ndindex(*kernel):
+            np.maximum(y, view[(..., *tap)], out=y)
+        return (y,)
+
+
+def _room_for_ceil(ceil_mode: int | None, around: list[tuple[int, int]], spatial: tuple[int, ...],
+                   kernel: tuple[int, ...], strides: list[int], dilations: list[int]) -> list[tuple[int, int]]:
+    """More padding after, so that flooring gives ONNX's ceil_mode size (a window must start inside the input or
+    its leading padding)."""
+    if not ceil_mode:
+        return around
+    found: list[tuple[int, int]] = []
+    for (before, after), size, k, stride, dilation in zip(around, spatial, kernel, strides, dilations, strict=True):
+        reach = (k - 1) * dilation + 1
+        count = -(-(size + before + after - reach) // stride) + 1
+        if (count - 1) * stride >= size + before:
+            count -= 1
+        found.append((before, max(after, (count - 1) * stride + reach - size - before)))
+    return found
+
+
+OPS = (Conv, GlobalAveragePool, MaxPool)

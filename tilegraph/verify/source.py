@@ -1,0 +1,58 @@
+"""What verify is given: the original, and the candidates that must agree with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from tilegraph.errors import InputError
+from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE, PORTABLE_FILE
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model to compare; `plugin` says that it needs the plugin execution provider."""
+
+    of: str  # "optimized" or "portable"
+    path: Path
+    plugin: bool
+
+
+def original_path(original: str | Path) -> Path:
+    """The .onnx file; InputError for a folder or a missing file."""
+    path = Path(original)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; the first argument is the original .onnx file")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    return path
+
+
+def candidates(optimized: str | Path) -> list[Candidate]:
+    """The model of a .tilegraph folder (and its portable form if it has one), or one .onnx file."""
+    path = Path(optimized)
+    if path.is_dir():
+        model, portable = path / MODEL_FILE, path / PORTABLE_FILE
+        if not model.is_file():
+            what = f"has no {MODEL_FILE}" + ("" if (path / MANIFEST_FILE).exists() else f" and no {MANIFEST_FILE}")
+            raise InputError(f"{path}: not a tilegraph folder ({what}); make one with `tilegraph optimize`")
+        found = [Candidate("optimized", model, _needs_plugin(model))]
+        return [*found, Candidate("portable", portable, False)] if portable.is_file() else found
+    if not path.is_file():
+        raise InputError(f"{path}: no such file or folder")
+    return [Candidate("optimized", path, _needs_plugin(path))]
+
+
+def _needs_plugin(path: Path) -> bool:
+    try:
+        model = ir.load(str(path))
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{path}: not a readable ONNX model ({first})") from error
+    for node in model.graph.all_nodes():
+        source = node.attributes.get("source") if node.op_type == "EPContext" else None
+        if source is not None and source.value in (EP_NAME, EP_NAME.encode()):
+            return True
+    return False

@@ -1,0 +1,156 @@
+"""Where an output comes from, as far as it changes how it must be compared.
+
+An index output (ArgMax, ArgMin, TopK, NonMaxSuppression) may pick another of two equal values; an 8-bit output of a
+quantised graph may round to the neighbour. Both are found by walking back from the output through nodes that only
+move or convert values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+_ORDER_KEEPING = frozenset({"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_MOVING = _ORDER_KEEPING | {"Transpose", "Slice", "Gather", "Concat", "Split", "MaxPool", "Relu", "Clip", "Pad",
+                            "Expand", "Tile", "Max", "Min", "Where", "DepthToSpace", "SpaceToDepth"}
+_QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm",
+                         "QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearAveragePool", "QLinearConcat",
+                         "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearWhere"})
+_QUANTISED_ARITHMETIC = _QUANTISING | {"MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul",
+                                       "MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM"}
+_RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
+                     "Bernoulli", "BitmaskDropout"})
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class IndexOrigin:
+    """An index output: `data` is the value it indexes, `axis` the indexed axis, `kind` arg, topk or nms; `node_value`
+    the index value itself; `permutations` are the Transposes between it and the output, nearest the output first."""
+
+    kind: str
+    data: str
+    node_value: str
+    axis: int
+    keepdims: bool
+    permutations: tuple[tuple[int, ...], ...]
+
+    def undo(self, array: Array, data: Array) -> Array:
+        """The output's array in the layout of the index op, as int64, with the indexed axis kept for arg ops."""
+        for perm in self.permutations:
+            array = array.transpose(np.argsort(perm))
+        array = array.astype(np.int64)
+        axis = self.axis % data.ndim if data.ndim else 0
+        if self.kind == "arg":
+            return array.reshape(tuple(1 if i == axis else d for i, d in enumerate(data.shape)))
+        if self.kind == "topk":
+            return array.reshape(tuple(-1 if i == axis else d for i, d in enumerate(data.shape)))
+        return array.reshape(-1, 3)
+
+
+def index_origin(output: ir.Value) -> IndexOrigin | None:
+    """None if the output is no index, or is moved in a way that cannot be undone from its shape."""
+    value: ir.Value = output
+    permutations: list[tuple[int, ...]] = []
+    reshaped = False
+    while (node := value.producer()) is not None:
+        if node.op_type in _ORDER_KEEPING and node.inputs[0] is not None:
+            reshaped |= node.op_type not in ("Identity", "Cast")
+            value = node.inputs[0]
+        elif node.op_type == "Transpose" and not reshaped and node.inputs[0] is not None and "perm" in node.attributes:
+            permutations.append(tuple(node.attributes["perm"].as_ints()))
+            value = node.inputs[0]
+        else:
+            break
+    if node is None or not node.inputs or node.inputs[0] is None or value.name is None:
+        return None
+
+    def number(name: str, default: int) -> int:
+        attr = node.attributes.get(name)
+        return attr.as_int() if attr is not None else default
+
+    if node.op_type in ("ArgMax", "ArgMin"):
+        return IndexOrigin("arg", node.inputs[0].name or "", value.name, number("axis", 0),
+                           bool(number("keepdims", 1)), tuple(permutations))
+    if node.op_type == "TopK" and value is node.outputs[1]:
+        return IndexOrigin("topk", node.inputs[0].name or "", value.name, number("axis", -1), True,
+                           tuple(permutations))
+    if node.op_type == "NonMaxSuppression" and node.inputs[1] is not None:
+        return IndexOrigin("nms", node.inputs[1].name or "", value.name, 2, True, tuple(permutations))
+    return None
+
+
+def is_quantised(output: ir.Value) -> bool:
+    """Whether an integer output holds quantised values: it is what a quantising op wrote, moved or clipped."""
+    queue, seen = [output], {id(output)}
+    while queue:
+        node = queue.pop().producer()
+        if node is None:
+            continue
+        if node.op_type in _QUANTISING:
+            return True
+        if node.op_type in _MOVING:
+            for value in node.inputs:
+                if value is not None and id(value) not in seen:
+                    seen.add(id(value))
+                    queue.append(value)
+    return False
+
+
+def has_quantised_arithmetic(model: ir.Model) -> bool:
+    """Whether somewhere in the model a rounding to integers can amplify a last-bit difference to a step."""
+    return any(n.op_type in _QUANTISED_ARITHMETIC for n in model.graph.all_nodes())
+
+
+def random_ops(model: ir.Model) -> list[str]:
+    """Names of op types that draw random numbers (a training Dropout included)."""
+    found = {n.op_type for n in model.graph.all_nodes() if n.op_type in _RANDOM}
+    found |= {"Dropout" for n in model.graph.all_nodes()
+              if n.op_type == "Dropout" and len(n.inputs) > 2 and n.inputs[2] is not None}
+    return sorted(found)
+
+
+def ties(origin: IndexOrigin, wanted: Array, given: Array, data: Array, bound: float) -> str | None:
+    """None if both index arrays (in the output's layout) select values of `data` within `bound` of each other, else
+    why not."""
+    if origin.kind == "nms":
+        return _nms_ties(origin.undo(wanted, data), origin.undo(given, data), data, bound)
+    try:
+        left, right = origin.undo(wanted, data), origin.undo(given, data)
+    except ValueError:
+        return "the shape is not that of an index of its data"
+    axis = origin.axis % data.ndim if data.ndim else 0
+    extent = data.shape[axis] if data.ndim else 1
+    if right.size and (right.min() < 0 or right.max() >= extent):
+        return f"an index is outside [0, {extent})"
+    if origin.kind == "topk":
+        ordered = np.sort(right, axis=axis)
+        if ordered.shape[axis] > 1 and bool(np.any(np.diff(ordered, axis=axis) == 0)):
+            return "an index occurs twice"
+    chosen = np.take_along_axis(data, right, axis).astype(np.float64)
+    expected = np.take_along_axis(data, left, axis).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(chosen - expected)
+    equal = (chosen == expected) | (np.isnan(chosen) & np.isnan(expected))
+    worst = float(np.max(np.where(equal, 0.0, apart), initial=0.0))
+    if not worst <= bound:
+        return f"it selects values that differ by {worst:.3g}, more than {bound:.3g}"
+    return None
+
+
+def _nms_ties(left: Array, right: Array, scores: Array, bound: float) -> str | None:
+    if left.shape != right.shape:
+        return f"{len(right)} boxes are selected instead of {len(left)}"
+    if not np.array_equal(left[:, :2], right[:, :2]):
+        return "boxes of another batch entry or class are selected"
+    if len(np.unique(right, axis=0)) != len(right):
+        return "a box is selected twice"
+    if right.size and (right.min() < 0 or right[:, 2].max() >= scores.shape[2]):
+        return "a box index is out of range"
+    a, b = (scores[x[:, 0], x[:, 1], x[:, 2]].astype(np.float64) for x in (left, right))
+    worst = float(np.max(np.abs(a - b), initial=0.0))
+    return None if worst <= bound else f"it selects scores that differ by {worst:.3g}, more than {bound:.3g}"
