@@ -8,7 +8,7 @@ from typing import Any
 
 from tilegraph.ops import vecmath
 from tilegraph.ops.math import Math, V
-from tilegraph.ops.pointwise.base import FLOATS, NUMERIC, SIGNED, PointFn, PointOp, alike, unary
+from tilegraph.ops.pointwise.base import FLOATS, SIGNED, PointFn, PointOp, alike, unary
 from tilegraph.ops.vecmath.basic import at_least, at_most, like
 
 Attrs = Mapping[str, Any]
@@ -28,7 +28,7 @@ def _leaky_relu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> 
 
 def _prelu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     x = m.share(args[0])
-    return m.select(m.lt(like(m, x, 0), x), x, m.mul(x, args[1]))
+    return m.select(m.lt(x, like(m, x, 0.0)), m.mul(x, args[1]), x)
 
 
 def _thresholded_relu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
@@ -124,10 +124,13 @@ def _float_op(name: str, fn: PointFn, cost: int, since: str, arity: tuple[int, i
     return PointOp(name, "", arity, fn, cost, since, alike(FLOATS))
 
 
+# ONNX Runtime computes Shrink in float32 whatever the dtype: wider types would differ.
+_SHRINKABLE = ("float32", "int8", "int16", "uint8", "uint16")
+
 OPS = (
     unary("Relu", relu, 1, FLOATS + SIGNED, "6 (14: integers)"),
     _float_op("LeakyRelu", _leaky_relu, 3, "6"),
-    PointOp("PRelu", "", (2, 2), _prelu, 3, "7 (9: integers)", alike(NUMERIC)),
+    _float_op("PRelu", _prelu, 3, "7", (2, 2)),
     _float_op("ThresholdedRelu", _thresholded_relu, 2, "10"),
     _float_op("Elu", _elu, 22, "6"),
     _float_op("Celu", _celu, 32, "12"),
@@ -135,7 +138,7 @@ OPS = (
     _float_op("HardSigmoid", _hard_sigmoid, 4, "6"),
     unary("HardSwish", _hard_swish, 5, FLOATS, "14"),
     unary("Softsign", _softsign, 10, FLOATS, "1"),
-    PointOp("Shrink", "", (1, 1), _shrink, 6, "9", alike(NUMERIC)),
+    PointOp("Shrink", "", (1, 1), _shrink, 6, "9", alike(_SHRINKABLE)),
     unary("Sigmoid", vecmath.sigmoid, 28, FLOATS, "6"),
     unary("Softplus", vecmath.softplus, 30, FLOATS, "1"),
     unary("Mish", vecmath.mish, 34, FLOATS, "18"),

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from tilegraph.ops.math import Math, V
 from tilegraph.ops.pointwise.base import (
     FLOATS,
@@ -40,13 +42,14 @@ def _absolute(m: Math[V], x: V) -> V:
 
 
 def _sign(m: Math[V], x: V) -> V:
-    """-1, 0, 1; 0 for NaN and +0 for -0, as ONNX Runtime."""
+    """-1, 0, 1; NaN for NaN, +0 for -0."""
     x = m.share(x)
     zero, one = like(m, x, 0), like(m, x, 1)
     positive = m.select(m.lt(zero, x), one, zero)
     if m.dtype(x).startswith("uint"):
         return positive
-    return m.select(m.lt(x, zero), like(m, x, -1), positive)
+    result = m.select(m.lt(x, zero), like(m, x, -1), positive)
+    return m.select(is_nan(m, x), x, result) if _is_float(m, x) else result
 
 
 def _reciprocal(m: Math[V], x: V) -> V:
@@ -132,19 +135,27 @@ def _check_pow(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | 
 
 
 def minimum(m: Math[V], a: V, b: V) -> V:
-    return m.minimum(a, b)
+    """NaN if either is NaN; b where they are equal, so that zeros have the sign that ONNX Runtime gives them."""
+    if not _is_float(m, a):
+        return m.minimum(a, b)
+    a, b = m.share(a), m.share(b)
+    return m.select(is_nan(m, a), a, m.select(m.lt(a, b), a, b))
 
 
 def maximum(m: Math[V], a: V, b: V) -> V:
-    return m.maximum(a, b)
+    """NaN if either is NaN; b where they are equal."""
+    if not _is_float(m, a):
+        return m.maximum(a, b)
+    a, b = m.share(a), m.share(b)
+    return m.select(is_nan(m, a), a, m.select(m.lt(b, a), a, b))
 
 
 def _max(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    return reduce(lambda a, b: m.maximum(m.share(a), m.share(b)), args)
+    return reduce(lambda a, b: maximum(m, a, b), args)
 
 
 def _min(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    return reduce(lambda a, b: m.minimum(m.share(a), m.share(b)), args)
+    return reduce(lambda a, b: minimum(m, a, b), args)
 
 
 def _sum(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
@@ -156,8 +167,18 @@ def _mean(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     return m.div(total, like(m, total, float(len(args))))
 
 
+def _limit(m: Math[V], x: V, sign: int) -> V:
+    """The lowest (sign -1) or greatest finite value of float x's dtype."""
+    dtype = m.dtype(x)
+    info = np.finfo(dtype)
+    return like(m, x, float(info.min if sign < 0 else info.max))
+
+
 def _clip(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    """min(max(x, low), high): high wins where low > high; NaN stays NaN. Bounds are inputs (opset 11) or attributes."""
+    """min(max(x, low), high): high wins where low > high; NaN stays NaN. Bounds are inputs (opset 11) or attributes.
+
+    As in ONNX Runtime an absent bound of a float is its largest finite value: infinities become finite.
+    """
     x = args[0]
     low = args[1] if len(args) > 1 else None
     high = args[2] if len(args) > 2 else None
@@ -165,6 +186,9 @@ def _clip(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
         low = like(m, x, attrs["min"])
     if high is None and "max" in attrs:
         high = like(m, x, attrs["max"])
+    if _is_float(m, x):
+        low = _limit(m, x, -1) if low is None else low
+        high = _limit(m, x, 1) if high is None else high
     if low is not None:
         x, low = m.share(x), m.share(low)
         x = m.select(m.lt(x, low), low, x)
@@ -195,5 +219,3 @@ OPS = (
     unary("Ceil", lambda m, x: m.ceil(x), 1, FLOATS, "6"),
     unary("Round", lambda m, x: m.round_even(x), 1, FLOATS, "11"),
 )
-
-__all__ = ["OPS", "is_nan", "maximum", "minimum"]

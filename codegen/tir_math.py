@@ -1,0 +1,218 @@
+"""`tilegraph.ops.math.Math` over TIR: a value is an expression of one or several lanes.
+
+Nodes are constructed directly, never through TVM's operators, which fold constants without regard to IEEE 754.
+Everything that is used twice is bound to a variable, so no later pass sees two operations as one pattern.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilegraph.codegen import tvm_compat as t
+
+
+@dataclass(frozen=True)
+class V:
+    """A TIR expression of `lanes` elements of a numpy dtype."""
+
+    expr: t.Expr
+    dtype: str
+    lanes: int = 1
+
+
+def typed(dtype: str, lanes: int) -> str:
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
+_BITS = {"float32": "int32", "float64": "int64"}
+
+
+class TirMath:
+    """Builds expressions; `emit` receives the statements that bind shared values."""
+
+    def __init__(self, emit: list[t.Stmt]) -> None:
+        self.emit = emit
+        self._count = 0
+
+    # -- lanes ------------------------------------------------------------------------------------------------
+    def widen(self, v: V, lanes: int) -> t.Expr:
+        if v.lanes == lanes:
+            return v.expr
+        if v.lanes != 1:
+            raise ValueError(f"{v.lanes} lanes do not widen to {lanes}")
+        return t.Broadcast(v.expr, lanes)
+
+    def _pair(self, node: Any, a: V, b: V, dtype: str) -> V:
+        lanes = max(a.lanes, b.lanes)
+        return V(node(self.widen(a, lanes), self.widen(b, lanes)), dtype, lanes)
+
+    def _intrinsic(self, name: str, *args: V) -> V:
+        lanes = max(a.lanes for a in args)
+        dtype = args[0].dtype
+        return V(t.intrinsic(typed(dtype, lanes), name, *(self.widen(a, lanes) for a in args)), dtype, lanes)
+
+    def share(self, a: V) -> V:
+        if a.dtype == "bool" and a.lanes > 1:
+            # TVM cannot bind a vector of bool that compares integers: bind bytes, which LLVM turns into the mask again.
+            one, zero = (t.Broadcast(t.int_imm("int8", k), a.lanes) for k in (1, 0))
+            return V(t.NE(self.share(V(t.Select(a.expr, one, zero), "int8", a.lanes)).expr, zero), "bool", a.lanes)
+        self._count += 1
+        name = t.var(f"v{self._count}", typed(a.dtype, a.lanes))
+        self.emit.append(t.Bind(name, a.expr))
+        return V(name, a.dtype, a.lanes)
+
+    # -- values -----------------------------------------------------------------------------------------------
+    def dtype(self, v: V) -> str:
+        return v.dtype
+
+    def const(self, value: Any, dtype: str) -> V:
+        if dtype.startswith("float"):
+            number = float(np.dtype(dtype).type(value))
+            if math.isfinite(number):
+                return V(t.float_imm(dtype, number), dtype)
+            bits = np.asarray(value, dtype).view(_BITS[dtype])
+            return V(t.reinterpret(dtype, t.int_imm(_BITS[dtype], int(bits))), dtype)
+        number = int(np.asarray(int(value)).astype(dtype)) if dtype != "uint64" else int(value)
+        if dtype == "uint64" and number >= 1 << 63:
+            return V(t.reinterpret("uint64", t.int_imm("int64", number - (1 << 64))), dtype)
+        return V(t.int_imm(dtype, number), dtype)
+
+    # -- arithmetic -------------------------------------------------------------------------------------------
+    def add(self, a: V, b: V) -> V:
+        return self._pair(t.Add, a, b, a.dtype)
+
+    def sub(self, a: V, b: V) -> V:
+        return self._pair(t.Sub, a, b, a.dtype)
+
+    def mul(self, a: V, b: V) -> V:
+        return self._pair(t.Mul, a, b, a.dtype)
+
+    def div(self, a: V, b: V) -> V:
+        return self._pair(t.Div, a, b, a.dtype)
+
+    def idiv(self, a: V, b: V) -> V:
+        return self._pair(t.Div, a, b, a.dtype)
+
+    def irem(self, a: V, b: V) -> V:
+        return self._pair(t.Rem, a, b, a.dtype)
+
+    def fma(self, a: V, b: V, c: V) -> V:
+        return self._intrinsic("llvm.fma", a, b, c)
+
+    def neg(self, a: V) -> V:
+        if a.dtype.startswith("float"):
+            return self.mul(a, self.const(-1.0, a.dtype))
+        return self.sub(self.const(0, a.dtype), a)
+
+    def abs(self, a: V) -> V:
+        if a.dtype.startswith("float"):
+            return self._intrinsic("llvm.fabs", a)
+        if a.dtype.startswith("u"):
+            return a
+        a = self.share(a)
+        return self.select(self.lt(a, self.const(0, a.dtype)), self.neg(a), a)
+
+    def minimum(self, a: V, b: V) -> V:
+        if a.dtype.startswith("float"):
+            return self._intrinsic("llvm.minimum", a, b)
+        return self._pair(t.Min, a, b, a.dtype)
+
+    def maximum(self, a: V, b: V) -> V:
+        if a.dtype.startswith("float"):
+            return self._intrinsic("llvm.maximum", a, b)
+        return self._pair(t.Max, a, b, a.dtype)
+
+    def floor(self, a: V) -> V:
+        return self._intrinsic("llvm.floor", a)
+
+    def ceil(self, a: V) -> V:
+        return self._intrinsic("llvm.ceil", a)
+
+    def trunc(self, a: V) -> V:
+        return self._intrinsic("llvm.trunc", a)
+
+    def round_even(self, a: V) -> V:
+        return self._intrinsic("llvm.roundeven", a)
+
+    def sqrt(self, a: V) -> V:
+        return self._intrinsic("llvm.sqrt", a)
+
+    # -- comparisons and logic --------------------------------------------------------------------------------
+    def eq(self, a: V, b: V) -> V:
+        return self._pair(t.EQ, a, b, "bool")
+
+    def ne(self, a: V, b: V) -> V:
+        return self._pair(t.NE, a, b, "bool")
+
+    def lt(self, a: V, b: V) -> V:
+        return self._pair(t.LT, a, b, "bool")
+
+    def le(self, a: V, b: V) -> V:
+        return self._pair(t.LE, a, b, "bool")
+
+    def land(self, a: V, b: V) -> V:
+        return self._pair(t.And, a, b, "bool")
+
+    def lor(self, a: V, b: V) -> V:
+        return self._pair(t.Or, a, b, "bool")
+
+    def lnot(self, a: V) -> V:
+        return V(t.Not(a.expr), "bool", a.lanes)
+
+    def select(self, c: V, a: V, b: V) -> V:
+        lanes = max(c.lanes, a.lanes, b.lanes)
+        return V(t.Select(self.widen(c, lanes), self.widen(a, lanes), self.widen(b, lanes)), a.dtype, lanes)
+
+    # -- bits -------------------------------------------------------------------------------------------------
+    def band(self, a: V, b: V) -> V:
+        return self._pair(t.BitAnd, a, b, a.dtype)
+
+    def bor(self, a: V, b: V) -> V:
+        return self._pair(t.BitOr, a, b, a.dtype)
+
+    def bxor(self, a: V, b: V) -> V:
+        return self._pair(t.BitXor, a, b, a.dtype)
+
+    def shl(self, a: V, b: V) -> V:
+        return self._pair(t.ShiftLeft, a, b, a.dtype)
+
+    def shr(self, a: V, b: V) -> V:
+        return self._pair(t.ShiftRight, a, b, a.dtype)
+
+    def bitcast(self, a: V, dtype: str) -> V:
+        return V(t.reinterpret(typed(dtype, a.lanes), a.expr), dtype, a.lanes)
+
+    def cast(self, a: V, dtype: str) -> V:
+        if a.dtype == dtype:
+            return a
+        if dtype == "bool":
+            return self.ne(a, self.const(0, a.dtype))
+        if a.dtype == "bool":
+            return self.select(a, self.const(1, dtype), self.const(0, dtype))
+        return V(t.Cast(typed(dtype, a.lanes), a.expr), dtype, a.lanes)
+
+    def libm(self, name: str, *args: V) -> V:
+        lanes = max(a.lanes for a in args)
+        dtype = args[0].dtype
+        symbol = name + ("f" if dtype == "float32" else "")
+        shared = [self.share(a) for a in args]
+        if lanes == 1:
+            return V(t.external(dtype, symbol, *(a.expr for a in shared)), dtype)
+        results = []
+        for k in range(lanes):
+            parts = [a.expr if a.lanes == 1 else t.Shuffle([a.expr], [t.int_imm("int32", k)]) for a in shared]
+            results.append(self.share(V(t.external(dtype, symbol, *parts), dtype)).expr)
+        return V(t.Shuffle(results, [t.int_imm("int32", k) for k in range(lanes)]), dtype, lanes)
+
+    # -- reductions over lanes --------------------------------------------------------------------------------
+    def half(self, v: V, upper: bool) -> V:
+        """The lower or upper half of the lanes."""
+        count = v.lanes // 2
+        first = count if upper else 0
+        if count == 1:
+            return V(t.Shuffle([v.expr], [t.int_imm("int32", first)]), v.dtype)
+        return V(t.Shuffle([v.expr], [t.int_imm("int32", first + k) for k in range(count)]), v.dtype, count)

@@ -1,0 +1,272 @@
+"""Reductions over trailing axes, and the fused operators of ONNX that are made of them.
+
+The definitions are those of the operators' function bodies in the ONNX specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilegraph.ops.lower.base import NodeContext, point, reduce_last, scalar
+from tilegraph.ops.lower.views import reshape
+from tilegraph.ops.prims import Extent, Prim
+from tilegraph.spec.dims import Dim, Shape
+
+
+def trailing(c: NodeContext, source: Prim, axes: list[int]) -> Prim:
+    """Checks that `axes` are the last ones, apart from extents of 1, and gives the operand to reduce."""
+    rank = len(source.shape)
+    wanted = {a % rank for a in axes}
+    first = min(wanted, default=rank)
+    for k in range(first, rank):
+        if k not in wanted and source.shape[k] != 1:
+            raise c.decline(f"a reduction over axes {sorted(wanted)} of rank {rank}: not the last ones")
+    return source
+
+
+def reduce_over(c: NodeContext, kind: str, source: Prim, axes: list[int], keepdims: bool) -> Prim:
+    """The reduction with ONNX's shape. Extents of 1 among trailing axes are reduced along with the others."""
+    if not axes:
+        return source
+    trailing(c, source, axes)
+    rank = len(source.shape)
+    wanted = {a % rank for a in axes}
+    count = rank - min(wanted)
+    out = tuple(Dim.of(1) if k in wanted else d for k, d in enumerate(source.shape) if keepdims or k not in wanted)
+    return reshape(reduce_last(kind, source, count), out)
+
+
+def count_of(source: Prim, axes: list[int], dtype: str) -> Prim:
+    """How many elements each result is made of, as a scalar of `dtype`."""
+    rank = len(source.shape)
+    total = Dim.product(source.shape[k] for k in {a % rank for a in axes})
+    value = total.as_int()
+    if value is not None:
+        return scalar(value, dtype)
+    return point("Cast", [Extent((), "int64", dim=total)], dtype, attrs={"to": {"float32": 1, "float64": 11}[dtype]})
+
+
+def mean_over(c: NodeContext, source: Prim, axes: list[int], keepdims: bool) -> Prim:
+    total = reduce_over(c, "sum", source, axes, keepdims)
+    return point("Div", [total, count_of(source, axes, source.dtype)], source.dtype)
+
+
+def _axes(c: NodeContext, source: Prim) -> list[int]:
+    axes = c.ints(1, "axes")
+    if axes is None or (not axes and "axes" not in c.node.attributes):
+        if int(c.attr("noop_with_empty_axes", 0)):
+            return []
+        return list(range(len(source.shape)))
+    return axes
+
+
+def _reduce(kind: str, before: str | None = None, after: str | None = None) -> Callable[[NodeContext], list[Prim]]:
+    def lower(c: NodeContext) -> list[Prim]:
+        source = c.arg(0)
+        axes = _axes(c, source)
+        keep = bool(int(c.attr("keepdims", 1)))
+        if source.dtype == "bool":
+            raise c.decline("a reduction of bool")
+        if not axes and kind == "mean":
+            return [source]
+        if before == "Square":
+            source = point("Mul", [source, source], source.dtype)
+        elif before is not None:
+            source = point(before, [source], source.dtype)
+        if kind == "mean":
+            if not source.dtype.startswith("float"):
+                raise c.decline("ReduceMean of integers")
+            return [mean_over(c, source, axes, keep)]
+        result = reduce_over(c, kind, source, axes, keep)
+        return [result if after is None else point(after, [result], result.dtype)]
+
+    return lower
+
+
+def _logsumexp(c: NodeContext) -> list[Prim]:
+    """log(sum(exp(x))) through the row maximum, guarded where the maximum is infinite."""
+    x = c.arg(0)
+    axes, keep = _axes(c, x), bool(int(c.attr("keepdims", 1)))
+    if not axes or not x.dtype.startswith("float"):
+        raise c.decline("ReduceLogSumExp without axes or of integers")
+    peak = reduce_over(c, "max", x, axes, True)
+    finite = point("Where", [point("IsInf", [peak], "bool"), scalar(0, x.dtype), peak], x.dtype)
+    shifted = point("Exp", [point("Sub", [x, finite], x.dtype)], x.dtype)
+    total = point("Log", [reduce_over(c, "sum", shifted, axes, True)], x.dtype)
+    result = point("Add", [total, finite], x.dtype)
+    if keep:
+        return [result]
+    rank = len(x.shape)
+    wanted = {a % rank for a in axes}
+    return [reshape(result, tuple(d for k, d in enumerate(x.shape) if k not in wanted))]
+
+
+def _softmax(log: bool) -> Callable[[NodeContext], list[Prim]]:
+    def lower(c: NodeContext) -> list[Prim]:
+        x = c.arg(0)
+        rank = len(x.shape)
+        if c.opset >= 13:
+            axis = int(c.attr("axis", -1)) % rank
+            axes = [axis]
+        else:  # before 13 the operand is flattened to two dims at `axis`
+            axes = list(range(int(c.attr("axis", 1)) % rank, rank))
+        peak = reduce_over(c, "max", x, axes, True)
+        shifted = point("Sub", [x, peak], x.dtype)
+        powers = point("Exp", [shifted], x.dtype)
+        total = reduce_over(c, "sum", powers, axes, True)
+        if log:
+            return [point("Sub", [shifted, point("Log", [total], x.dtype)], x.dtype)]
+        return [point("Div", [powers, total], x.dtype)]
+
+    return lower
+
+
+def normalise(c: NodeContext, x: Prim, axes: list[int], epsilon: float) -> tuple[Prim, Prim, Prim]:
+    """((x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon)) in two passes over the row."""
+    mean = mean_over(c, x, axes, True)
+    centred = point("Sub", [x, mean], x.dtype)
+    var = mean_over(c, point("Mul", [centred, centred], x.dtype), axes, True)
+    std = point("Sqrt", [point("Add", [var, scalar(epsilon, x.dtype)], x.dtype)], x.dtype)
+    inverse = point("Reciprocal", [std], x.dtype)
+    return point("Mul", [centred, inverse], x.dtype), mean, inverse
+
+
+def _affine(x: Prim, scale: Prim | None, bias: Prim | None) -> Prim:
+    if scale is not None:
+        x = point("Mul", [x, scale], x.dtype)
+    return x if bias is None else point("Add", [x, bias], x.dtype)
+
+
+def _layer_norm(c: NodeContext) -> list[Prim]:
+    x = c.arg(0)
+    axis = int(c.attr("axis", -1)) % len(x.shape)
+    normal, mean, inverse = normalise(c, x, list(range(axis, len(x.shape))), float(c.attr("epsilon", 1e-5)))
+    return [_affine(normal, c.arg(1), c.optional(2)), mean, inverse][:max(1, len(c.node.outputs))]
+
+
+def _rms(c: NodeContext, x: Prim, axes: list[int], epsilon: float) -> tuple[Prim, Prim]:
+    square = mean_over(c, point("Mul", [x, x], x.dtype), axes, True)
+    std = point("Sqrt", [point("Add", [square, scalar(epsilon, x.dtype)], x.dtype)], x.dtype)
+    inverse = point("Reciprocal", [std], x.dtype)
+    return point("Mul", [x, inverse], x.dtype), inverse
+
+
+def _rms_norm(c: NodeContext) -> list[Prim]:
+    x = c.arg(0)
+    axis = int(c.attr("axis", -1)) % len(x.shape)
+    normal, inverse = _rms(c, x, list(range(axis, len(x.shape))), float(c.attr("epsilon", 1e-5)))
+    outputs = [_affine(normal, c.arg(1), None), inverse]
+    return outputs[:max(1, len(c.node.outputs))]
+
+
+def _skip_norm(rms: bool) -> Callable[[NodeContext], list[Prim]]:
+    """com.microsoft (Simplified)SkipLayerNormalization: x + skip + bias, normalised; output 3 is the sum."""
+
+    def lower(c: NodeContext) -> list[Prim]:
+        x = point("Add", [c.arg(0), c.arg(1)], c.arg(0).dtype)
+        gamma = c.arg(2)
+        beta, bias = (None, c.optional(3)) if rms else (c.optional(3), c.optional(4))
+        if bias is not None:
+            x = point("Add", [x, bias], x.dtype)
+        axes, epsilon = [len(x.shape) - 1], float(c.attr("epsilon", 1e-5))
+        if rms:
+            normal, inverse = _rms(c, x, axes, epsilon)
+            mean: Prim = inverse
+        else:
+            normal, mean, inverse = normalise(c, x, axes, epsilon)
+        for k in (1, 2):
+            if k < len(c.node.outputs) and c.node.outputs[k].name:
+                raise c.decline("the mean or deviation output of a skip normalisation is used")
+        return [_affine(normal, gamma, beta), mean, inverse, x][:max(1, len(c.node.outputs))]
+
+    return lower
+
+
+def channels(vector: Prim, rank: int) -> Prim:
+    """A per-channel vector [C] shaped to broadcast over [N, C, ...]."""
+    return reshape(vector, (vector.shape[0], *(Dim.of(1) for _ in range(rank - 2))))
+
+
+def _instance_norm(c: NodeContext) -> list[Prim]:
+    x = c.arg(0)
+    rank = len(x.shape)
+    normal, _, _ = normalise(c, x, list(range(2, rank)), float(c.attr("epsilon", 1e-5)))
+    return [_affine(normal, channels(c.arg(1), rank), channels(c.arg(2), rank))]
+
+
+def _group_norm(c: NodeContext) -> list[Prim]:
+    x = c.arg(0)
+    rank = len(x.shape)
+    groups = int(c.attr("num_groups"))
+    per_group = x.shape[1].exact_div(groups)
+    if per_group is None:
+        raise c.decline(f"{x.shape[1]} channels in {groups} groups")
+    grouped: Shape = (x.shape[0], Dim.of(groups), per_group, *x.shape[2:])
+    normal, _, _ = normalise(c, reshape(x, grouped), list(range(2, rank + 1)), float(c.attr("epsilon", 1e-5)))
+    if c.opset < 21 and c.arg(1).shape == (Dim.of(groups),):  # opset 18: scale and bias per group
+        scale, bias = (reshape(c.arg(i), (Dim.of(groups), *([Dim.of(1)] * (rank - 1)))) for i in (1, 2))
+        return [reshape(_affine(normal, scale, bias), x.shape)]
+    return [_affine(reshape(normal, x.shape), channels(c.arg(1), rank), channels(c.arg(2), rank))]
+
+
+def _batch_norm(c: NodeContext) -> list[Prim]:
+    """Inference form: (x - mean) / sqrt(var + epsilon) * scale + bias, all per channel."""
+    x = c.arg(0)
+    if int(c.attr("training_mode", 0)) or len([o for o in c.node.outputs if o.name]) > 1:
+        raise c.decline("BatchNormalization in training mode")
+    rank = len(x.shape)
+    if rank < 2:
+        raise c.decline("BatchNormalization of a vector")
+    scale, bias, mean, var = (channels(c.arg(i), rank) for i in (1, 2, 3, 4))
+    std = point("Sqrt", [point("Add", [var, scalar(float(c.attr("epsilon", 1e-5)), x.dtype)], x.dtype)], x.dtype)
+    factor = point("Div", [scale, std], x.dtype)
+    return [point("Add", [point("Mul", [point("Sub", [x, mean], x.dtype), factor], x.dtype), bias], x.dtype)]
+
+
+def _global_pool(kind: str) -> Callable[[NodeContext], list[Prim]]:
+    def lower(c: NodeContext) -> list[Prim]:
+        x = c.arg(0)
+        axes = list(range(2, len(x.shape)))
+        return [mean_over(c, x, axes, True) if kind == "mean" else reduce_over(c, "max", x, axes, True)]
+
+    return lower
+
+
+def _lp_norm(c: NodeContext) -> list[Prim]:
+    x = c.arg(0)
+    axis = int(c.attr("axis", -1)) % len(x.shape)
+    if int(c.attr("p", 2)) == 1:
+        norm = reduce_over(c, "sum", point("Abs", [x], x.dtype), [axis], True)
+    else:
+        norm = point("Sqrt", [reduce_over(c, "sum", point("Mul", [x, x], x.dtype), [axis], True)], x.dtype)
+    zero = point("Equal", [norm, scalar(0, x.dtype)], "bool")
+    safe = point("Where", [zero, scalar(1, x.dtype), norm], x.dtype)
+    return [point("Div", [x, safe], x.dtype)]
+
+
+REDUCTIONS: dict[tuple[str, str], Callable[[NodeContext], list[Prim]]] = {
+    ("", "ReduceSum"): _reduce("sum"),
+    ("", "ReduceMean"): _reduce("mean"),
+    ("", "ReduceMax"): _reduce("max"),
+    ("", "ReduceMin"): _reduce("min"),
+    ("", "ReduceProd"): _reduce("prod"),
+    ("", "ReduceL1"): _reduce("sum", before="Abs"),
+    ("", "ReduceL2"): _reduce("sum", before="Square", after="Sqrt"),
+    ("", "ReduceSumSquare"): _reduce("sum", before="Square"),
+    ("", "ReduceLogSum"): _reduce("sum", after="Log"),
+    ("", "ReduceLogSumExp"): _logsumexp,
+    ("", "Softmax"): _softmax(False),
+    ("", "LogSoftmax"): _softmax(True),
+    ("", "LayerNormalization"): _layer_norm,
+    ("", "RMSNormalization"): _rms_norm,
+    ("", "SimplifiedLayerNormalization"): _rms_norm,
+    ("com.microsoft", "SkipLayerNormalization"): _skip_norm(False),
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): _skip_norm(True),
+    ("", "InstanceNormalization"): _instance_norm,
+    ("", "GroupNormalization"): _group_norm,
+    ("", "BatchNormalization"): _batch_norm,
+    ("", "GlobalAveragePool"): _global_pool("mean"),
+    ("", "GlobalMaxPool"): _global_pool("max"),
+    ("", "LpNormalization"): _lp_norm,
+}
+
