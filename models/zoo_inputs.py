@@ -101,7 +101,7 @@ def speech_frames(rng: np.random.Generator, count: int, size: int = 512, context
 
 
 def file_features(path: Path, begin: int = 1024, end: int = 1024, padding: int = 256) -> npt.NDArray[np.int32]:
-    """magika's features of a file, int32[begin + end]: its first and last bytes without white space at the ends, padded."""
+    """magika's features of a file, int32[begin + end]: its first and last bytes without outer white space, padded."""
     data = path.read_bytes().strip()
     head, tail = data[:begin], data[-end:]
     return np.array([*head, *[padding] * (begin - len(head)), *[padding] * (end - len(tail)), *tail], np.int32)

@@ -78,7 +78,7 @@ class Graph:
 
     def weight(self, name: str, array: Array) -> str:
         """An initializer named "scope.name", as PyTorch names parameters."""
-        full = ".".join([*self._scope, name])
+        full = ".".join([*self._scope, name]).replace("/", ".")
         self._counts[full] += 1
         if self._counts[full] > 1:
             raise ValueError(f"weight {full} is defined twice")

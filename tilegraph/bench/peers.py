@@ -1,0 +1,64 @@
+"""What is compared: a model file and how ONNX Runtime is to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilegraph.errors import InputError
+from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE
+
+CPU = "CPUExecutionProvider"
+OPTIMIZATIONS = ("all", "layout", "extended", "basic", "disable")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One side of a comparison.
+
+    `name` is for people; `path` is an .onnx file; `provider` comes first in the session, before the CPU provider;
+    `options` are ONNX Runtime session config entries, `optimization` its graph optimization level, `environment`
+    variables of the worker process.
+    """
+
+    name: str
+    path: Path
+    provider: str = CPU
+    options: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    optimization: str = "all"
+
+    def __post_init__(self) -> None:
+        if self.optimization not in OPTIMIZATIONS:
+            raise ValueError(f"optimization is one of {', '.join(OPTIMIZATIONS)}, not {self.optimization!r}")
+
+
+def peer_for(source: str | Path) -> Peer:
+    """The peer for a path: an optimized folder, or the model.onnx in one, runs on the plugin provider; any other .onnx
+    file runs on ONNX Runtime's CPU provider with all optimizations, or on the plugin if it holds EPContext nodes of
+    ours (an embedded model). Raises InputError for anything else."""
+    path = Path(source)
+    if path.is_dir():
+        if not (path / MANIFEST_FILE).is_file() or not (path / MODEL_FILE).is_file():
+            raise InputError(f"{path}: a folder without {MANIFEST_FILE} and {MODEL_FILE}, so not one that "
+                             "`tilegraph optimize` wrote; give an .onnx file or such a folder")
+        return Peer(path.name or str(source), path / MODEL_FILE, EP_NAME)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file or folder")
+    if path.name == MODEL_FILE and (path.parent / MANIFEST_FILE).is_file():
+        return Peer(f"{path.parent.name}/{path.name}", path, EP_NAME)
+    return Peer(path.name, path, EP_NAME if _has_our_nodes(path) else CPU)
+
+
+def _has_our_nodes(path: Path) -> bool:
+    """Whether the graph has EPContext nodes whose `source` is our provider."""
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:
+        raise InputError(f"{path}: not a readable ONNX model ({str(error).splitlines()[0]})") from error
+    return any(node.op_type == "EPContext" and
+               any(a.name == "source" and a.s == EP_NAME.encode() for a in node.attribute)
+               for node in model.graph.node)

@@ -1,0 +1,96 @@
+"""The parent's handle of one worker process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tilegraph.bench.peers import Peer
+from tilegraph.errors import InputError, TilegraphError
+
+
+class WorkerDied(TilegraphError):
+    """A worker ended or did not answer; the message names the peer, how it ended and its last words."""
+
+
+class WorkerProcess:
+    """One `tilegraph.bench.worker`. A context manager: it is ended on leaving, whatever happened."""
+
+    def __init__(self, peer: Peer, cpus: list[int] | None, *, timeout_s: float = 900.0,
+                 command: list[str] | None = None) -> None:
+        self.peer = peer
+        self._timeout_s = timeout_s
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
+        root = str(Path(__file__).resolve().parents[2])
+        environment = {**os.environ, **peer.environment}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+        self._process = subprocess.Popen(command or [sys.executable, "-m", "tilegraph.bench.worker"],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                                         env=environment)
+        self.bound = self.ask("start", cpus=cpus)
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Sends a command and waits for the reply. Raises InputError for what the worker refused (a model that does not
+        load, an input that is missing), WorkerDied when it ended or said nothing for `timeout_s`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write((json.dumps({"do": do, **arguments}) + "\n").encode())
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._died(do) from error
+        ready, _, _ = select.select([self._process.stdout], [], [], self._timeout_s)
+        if not ready:
+            raise WorkerDied(f"bench: {self.peer.name} did not finish '{do}' in {self._timeout_s:.0f} s")
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise self._died(do)
+        reply: dict[str, Any] = json.loads(line)
+        if not reply.pop("ok"):
+            raise InputError(f"{self.peer.path}: {reply['error'].strip()} ({reply['kind']} during '{do}')")
+        return reply
+
+    def describe(self) -> dict[str, Any]:
+        """The peer in the worker's form."""
+        return {"path": str(self.peer.path), "provider": self.peer.provider, "options": dict(self.peer.options),
+                "optimization": self.peer.optimization}
+
+    def _died(self, do: str) -> WorkerDied:
+        try:
+            code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            return WorkerDied(f"bench: the worker of {self.peer.name} closed its pipe during '{do}'")
+        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        self._errors.seek(0)
+        words = self._errors.read().decode(errors="replace").strip().splitlines()
+        tail = f"; last output: {' | '.join(words[-3:])}" if words else ""
+        return WorkerDied(f"bench: the worker of {self.peer.name} ended with {how} during '{do}'{tail}")
+
+    def close(self) -> None:
+        """Closes its input, which ends it; kills it if it has not ended after 10 s."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # unsent bytes of a worker that is gone
+                    pipe.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
