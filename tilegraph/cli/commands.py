@@ -1,0 +1,120 @@
+"""What each command does. Heavy imports are inside the functions: `tilegraph --help` must be quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tilegraph.cli.output import console, dims_of, progress, write_json, write_text
+from tilegraph.errors import InputError, UsageError
+
+
+def default_folder(model: Path) -> Path:
+    """`model.tilegraph` beside `model.onnx`."""
+    return model.with_name((model.stem if model.suffix == ".onnx" else model.name) + ".tilegraph")
+
+
+def optimize(model: Path | None, target: str, output: Path | None, dim: list[str], embed: bool, offload: Any,
+             portable: bool, list_passes: bool, disable: list[str], mcpu: str | None, dry_run: bool, dump: Path | None,
+             cache_dir: Path | None, force: bool, json: str | None, quiet: bool, verbose: bool) -> None:
+    from tilegraph import compiler
+
+    if list_passes:
+        for name in compiler.list_passes(target):
+            print(name)
+        return
+    if model is None:
+        raise UsageError("optimize: give the .onnx file to optimize")
+    dims = dims_of(dim)
+    _require_file(model)
+    folder = output or default_folder(model)
+    with progress(quiet=quiet) as step:
+        result = compiler.optimize(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
+                                   dump=dump, cache_dir=cache_dir, progress=step, dry_run=dry_run)
+        saved = None if dry_run else result.save(folder, force=force, embed=embed, portable=portable)
+    from tilegraph.cli.tables import show_decisions, show_summary
+    from tilegraph.explain import report_of
+
+    report = report_of(result)
+    write_json(json, report)
+    out = console(quiet=quiet, json_target=json)
+    show_summary(out, report)
+    if verbose:
+        show_decisions(out, report)
+    if saved is not None:
+        out.print(f"written: {saved}", markup=False, soft_wrap=True)
+
+
+def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, seed: int, rtol: float | None,
+           atol: float | None, dim: list[str], threads: int | None, json: str | None, quiet: bool,
+           verbose: bool) -> int:
+    dims = dims_of(dim)
+    from tilegraph.cli.tables import show_verification
+    from tilegraph.verify import verify as run_verify
+
+    with progress(quiet=quiet) as step:
+        result = run_verify(original, optimized, inputs=inputs, samples=samples, seed=seed, rtol=rtol, atol=atol,
+                            threads=threads, dims=dims or None, progress=step)
+    write_json(json, result.to_json())
+    show_verification(console(quiet=quiet, json_target=json), result, verbose=verbose)
+    if result.inconclusive:
+        raise InputError(f"{optimized}: {result.inconclusive}")
+    return 0 if result.same else 1
+
+
+def bench(models: list[Path], threads: int, runs: int, inputs: Path | None, dim: list[str], json: str | None,
+          quiet: bool, verbose: bool) -> None:
+    dims = dims_of(dim)
+    from tilegraph.bench import bench as run_bench
+    from tilegraph.bench import table
+
+    with progress(quiet=quiet) as step:
+        step(f"{runs} rounds of {len(models)} models")
+        result = run_bench(models, threads=threads, runs=runs, inputs=inputs, dims=dims or None)
+    write_json(json, result.to_json())
+    console(quiet=quiet, json_target=json).print(table(result))
+
+
+def explain(model: Path, target: str, dim: list[str], offload: str, disable: list[str], mcpu: str | None,
+            json: str | None, html: Path | None, markdown: Path | None, quiet: bool, verbose: bool) -> None:
+    dims = dims_of(dim)
+    from tilegraph.cli.tables import show_decisions, show_summary
+    from tilegraph.explain import explain as run_explain
+
+    with progress(quiet=quiet) as step:
+        found = run_explain(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
+                            progress=step)
+    write_json(json, found.to_json())
+    if html is not None or markdown is not None:
+        from tilegraph.report import render
+
+        if html is not None:
+            write_text(html, render(found.report, "html"))
+        if markdown is not None:
+            write_text(markdown, render(found.report, "markdown"))
+    out = console(quiet=quiet, json_target=json)
+    show_summary(out, found.report)
+    show_decisions(out, found.report)
+
+
+def targets() -> None:
+    from tilegraph import targets as known
+
+    width = max((len(n) for n in known.names()), default=0)
+    for name in known.names():
+        print(f"{name:<{width}}  {known.describe(name)}")
+
+
+def ep_path() -> None:
+    import importlib
+
+    path = importlib.import_module("tilegraph.runtime").ep_library_path()
+    sys.stdout.write(f"{path}\n")
+
+
+def _require_file(model: Path) -> None:
+    if model.is_dir():
+        raise InputError(f"{model}: is a folder; give the .onnx file")
+    if not model.is_file():
+        raise InputError(f"{model}: no such file")

@@ -1,0 +1,68 @@
+"""Every decision about a model, from a dry run or from a folder's manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilegraph.errors import InputError
+from tilegraph.spec.artifact import MANIFEST_FILE
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`report` holds the summary's JSON fields and `decisions`: a list of {stage, subject, op, taken, reason}."""
+
+    report: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.report
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.report.get("decisions", [])
+        return found
+
+
+def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
+            disable: Collection[str] = (), mcpu: str | None = None, progress: Any = None) -> Explanation:
+    """What tilegraph does, or did, with `model`: an .onnx file (optimized without writing anything) or a .tilegraph
+    folder (its manifest's report; the other arguments do not apply).
+
+    Raises InputError for what is neither.
+    """
+    path = Path(model)
+    if path.is_dir():
+        return Explanation(_from_folder(path))
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    from tilegraph.compiler import optimize
+
+    result = optimize(path, target, dims=dims, offload=offload, disable=disable, mcpu=mcpu, dry_run=True,  # type: ignore[arg-type,unused-ignore]
+                      progress=progress)
+    return Explanation(report_of(result))
+
+
+def report_of(optimized: Any) -> dict[str, Any]:
+    """The report of an OptimizedModel: its summary's fields and all decisions."""
+    decisions = [{"stage": d.stage, "subject": d.subject, "op": d.op, "taken": d.taken, "reason": d.reason,
+                  **({"data": d.data} if d.data else {})} for d in optimized.diagnostics]
+    return {**optimized.summary.to_json(), "decisions": decisions}
+
+
+def _from_folder(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST_FILE
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{folder}: not a tilegraph folder (it has no {MANIFEST_FILE})") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not readable as JSON ({error}); make the folder again with `tilegraph "
+                         "optimize`") from error
+    report = manifest.get("report") if isinstance(manifest, dict) else None
+    if not isinstance(report, dict) or not report:
+        raise InputError(f"{path}: has no report; make the folder again with `tilegraph optimize`")
+    return {"decisions": [], **report}
