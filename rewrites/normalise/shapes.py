@@ -1,0 +1,67 @@
+"""Shape inference as a pass: types and shapes on every value, symbolic where they must be.
+
+Handles chains of Shape, Gather, Slice, Concat, Squeeze, Unsqueeze, Cast, arithmetic, Where, Expand, Range and Reshape
+by following the elements of small integer tensors as expressions of the input extents. Extents that depend on data
+(NonZero, a Loop that grows a tensor) stay unknown. A declared shape that contradicts the inference is replaced and
+reported; see `infer`.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from tilegraph.passes.base import Pass, PassContext, PassResult
+from tilegraph.rewrites.normalise.infer import Info, infer
+from tilegraph.rewrites.normalise.infer.info import to_ir_shape
+from tilegraph.spec.dims import Dim
+
+_CONTENTS = "tilegraph.contents"
+
+
+def symbolic_contents(value: ir.Value) -> tuple[Dim | None, ...] | None:
+    """The elements of a small integer or bool tensor, flattened, as the last run of `Shapes` found them.
+
+    Symbolic ones are expressions of the input extents, unknown ones None; bools are 0 and 1. None for values that
+    were not followed (floats, more than 256 elements, nothing known).
+    """
+    found: tuple[Dim | None, ...] | None = value.meta.get(_CONTENTS)
+    return found
+
+
+class Shapes(Pass):
+    """Writes what `infer` finds to `value.type`, `value.shape` and `symbolic_contents`."""
+
+    def __init__(self, name: str = "shapes") -> None:
+        self.name = name
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        found = infer(model)
+        modified = False
+        fixed = set(model.graph.inputs)
+        for value, info in found.infos.items():
+            modified |= value not in fixed and _write(value, info)
+        for value, (inferred, declared) in found.conflicts.items():
+            context.diagnostics.took(
+                self.name, value.name or "", f"declared shape {_text(declared)} is stale, inferred {_text(inferred)}")
+        return PassResult(modified)
+
+
+def _write(value: ir.Value, info: Info) -> bool:
+    contents = None if info.contents is None else tuple(info.contents.reshape(-1))
+    if value.meta.get(_CONTENTS) != contents:
+        value.meta[_CONTENTS] = contents
+    modified = False
+    if info.dtype is not None and value.dtype != info.dtype:
+        value.type = ir.TensorType(info.dtype)
+        modified = True
+    shape = None if info.shape is None else to_ir_shape(info.shape)
+    if (shape is None) != (value.shape is None) or (shape is not None and shape != value.shape):
+        if isinstance(value.type, (ir.SequenceType, ir.OptionalType)):
+            return modified
+        value.shape = shape
+        modified = True
+    return modified
+
+
+def _text(shape: tuple[Dim | None, ...]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
