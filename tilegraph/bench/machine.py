@@ -7,6 +7,8 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from tilegraph import __version__
+
 
 def cpu_name() -> str:
     """The CPU's model name as the system gives it."""
@@ -21,13 +23,12 @@ def cpu_name() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what takes part, and the CPU."""
-    found = {"cpu": cpu_name(), "python": platform.python_version()}
-    for package in ("tilegraph", "onnxruntime"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed as a package"
-    return found
+    try:
+        onnxruntime = metadata.version("onnxruntime")
+    except metadata.PackageNotFoundError:  # a build of one's own may be named otherwise
+        onnxruntime = "unknown"
+    return {"cpu": cpu_name(), "python": platform.python_version(), "tilegraph": __version__,
+            "onnxruntime": onnxruntime}
 
 
 def choose_cpus(count: int) -> list[int] | None:
