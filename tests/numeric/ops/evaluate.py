@@ -65,9 +65,8 @@ def _report(wrong: A, ours: A, theirs: A, inputs: Sequence[A | None]) -> None:
     if wrong.any():
         k = int(np.argmax(wrong))
         operands = [None if a is None else np.broadcast_to(a, wrong.shape)[k] for a in inputs]
-        raise AssertionError(
-            f"{wrong.sum()} of {wrong.size} differ, first at {operands}: {ours[k]!r}, not {theirs[k]!r}"
-        )
+        count = f"{wrong.sum()} of {wrong.size} differ"
+        raise AssertionError(f"{count}, first at {operands}: {ours[k]!r}, not {theirs[k]!r}")
 
 
 def assert_close(

@@ -37,13 +37,13 @@ UNARY: dict[str, tuple[str, ...]] = {
     "Floor": FLOATS,
     "Ceil": FLOATS,
     "Round": FLOATS,
-    "Relu": FLOATS + ("int8", "int32"),
+    "Relu": (*FLOATS, "int8", "int32"),
     "LeakyRelu": ("float32", "float16"),
     "ThresholdedRelu": ("float32", "float16"),
     "HardSigmoid": ("float32", "float16"),
     "HardSwish": ("float32", "float16"),
     "Shrink": ("float32", "float16", "int8", "int16", "uint8", "uint16"),
-    "Identity": FLOATS + INTEGERS + ("bool",),
+    "Identity": (*FLOATS, *INTEGERS, "bool"),
     "BitwiseNot": INTEGERS,
     "Not": ("bool",),
 }
@@ -119,7 +119,7 @@ def test_binary(op_type: str, dtype: str) -> None:
     assert_same(evaluate(op_type, [a, b], dtype), theirs, [a, b], skip)
 
 
-@pytest.mark.parametrize("dtype", FLOATS + INTEGERS + ("bool",))
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
 @pytest.mark.parametrize("op_type", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
 def test_comparisons(op_type: str, dtype: str) -> None:
     if dtype == "bool" and op_type != "Equal":
@@ -138,7 +138,7 @@ def test_variadic(op_type: str, count: int) -> None:
     assert_same(evaluate(op_type, operands, "float32"), theirs, operands)
 
 
-@pytest.mark.parametrize("dtype", FLOATS + INTEGERS + ("bool",))
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
 def test_where(dtype: str) -> None:
     a, b = pairs(dtype, dtype)
     condition = np.arange(a.size) % 3 == 0

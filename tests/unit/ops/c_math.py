@@ -151,6 +151,7 @@ _HARNESS = r"""
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 static inline float from_bits32(uint32_t b) { return __builtin_bit_cast(float, b); }
 static inline double from_bits64(uint64_t b) { return __builtin_bit_cast(double, b); }
 static float fused(float x) { @FUSED@ }
@@ -191,8 +192,7 @@ int main(int argc, char** argv) {
     for (int i = 0; i < n; i++) b[i] = twice(x[i]);
     for (int i = 0; i < n; i++) { double r = reference(x[i]); look(f, x[i], a[i], r); look(t, x[i], b[i], r); }
   }
-  std::printf("%.9g %.9g %ld %.9g\n%.9g %.9g %ld %.9g\n", f.error, f.at, f.special, f.special_at, t.error, t.at, t.special,
-              t.special_at);
+  for (const Worst& w : {f, t}) std::printf("%.9g %.9g %ld %.9g\n", w.error, w.at, w.special, w.special_at);
 }
 """
 

@@ -30,7 +30,9 @@ def _where_rule(dtypes: Sequence[str | None]) -> str | None:
 
 
 def _where(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    return m.select(args[0], args[1], args[2])
+    """Selection. A float -0 of the second input comes out as +0, as in ONNX Runtime (which merges the two sides)."""
+    condition, x, y = args
+    return m.select(condition, m.add(x, like(m, x, 0.0)) if m.dtype(x) in FLOATS else x, y)
 
 
 def _is_inf(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
