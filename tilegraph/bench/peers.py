@@ -18,14 +18,15 @@ class Peer:
     """One side of a comparison.
 
     `name` is for people; `path` is an .onnx file; `provider` comes first in the session, before the CPU provider;
-    `options` are ONNX Runtime session config entries, `optimization` its graph optimization level, `environment`
-    variables of the worker process.
+    `options` are ONNX Runtime session config entries, `provider_options` the provider's own, `optimization` the graph
+    optimization level, `environment` variables of the worker process.
     """
 
     name: str
     path: Path
     provider: str = CPU
     options: Mapping[str, str] = field(default_factory=dict)
+    provider_options: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     optimization: str = "all"
 

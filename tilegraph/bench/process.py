@@ -69,7 +69,7 @@ class WorkerProcess:
     def describe(self) -> dict[str, Any]:
         """The peer in the worker's form."""
         return {"path": str(self.peer.path), "provider": self.peer.provider, "options": dict(self.peer.options),
-                "optimization": self.peer.optimization}
+                "provider_options": dict(self.peer.provider_options), "optimization": self.peer.optimization}
 
     def _died(self, do: str) -> WorkerDied:
         try:

@@ -104,7 +104,13 @@ def _create(peer: dict[str, Any], threads: int) -> Any:
     options.log_severity_level = 3
     for key, value in peer["options"].items():
         options.add_session_config_entry(key, value)
-    providers = [peer["provider"]]
+    from tilegraph.spec.artifact import EP_NAME
+
+    if peer["provider"] == EP_NAME:
+        from tilegraph.runtime import session as plugin_session
+
+        return plugin_session(peer["path"], threads=threads, options=peer["provider_options"], sess_options=options)
+    providers: list[Any] = [(peer["provider"], peer["provider_options"])]
     if peer["provider"] != "CPUExecutionProvider":
         providers.append("CPUExecutionProvider")
     session = ort.InferenceSession(peer["path"], options, providers=providers)
