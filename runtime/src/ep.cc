@@ -147,6 +147,7 @@ void Ep::claim(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
 }
 
 void Ep::compile(const OrtGraph** graphs, const OrtNode** fused, size_t count, OrtNodeComputeInfo** kernels) {
+  if (!options_.problem.empty()) throw Error(ORT_INVALID_ARGUMENT, options_.problem);
   std::vector<ContextNode> contexts;
   std::vector<const OrtNode*> inner;
   for (size_t i = 0; i < count; ++i) {

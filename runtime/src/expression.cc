@@ -49,8 +49,10 @@ const std::string* Expressions::symbol_name(Register at) const {
 }
 
 std::string Expressions::text(Register at) const {
+  constexpr size_t kLongest = 300;
   std::string whole = nested_text(at);
-  return whole.front() == '(' ? whole.substr(1, whole.size() - 2) : whole;
+  if (kinds_[at] == Kind::kOperation && whole.front() == '(') whole = whole.substr(1, whole.size() - 2);
+  return whole.size() > kLongest ? whole.substr(0, kLongest) + " ..." : whole;
 }
 
 std::string Expressions::nested_text(Register at) const {

@@ -58,13 +58,17 @@ Options read_options(const OrtSessionOptions* session) {
     if (key == "ep.context_file_path") options.context_path = values[i];
     if (!key.starts_with(kPrefix)) continue;
     key.remove_prefix(kPrefix.size());
-    if (key == "max_tasks")
-      options.max_tasks = read_max_tasks(values[i]);
-    else if (key == "loader")
-      options.loader = read_loader(values[i]);
-    else
-      throw Error(ORT_INVALID_ARGUMENT,
-                  cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks and loader"));
+    try {
+      if (key == "max_tasks")
+        options.max_tasks = read_max_tasks(values[i]);
+      else if (key == "loader")
+        options.loader = read_loader(values[i]);
+      else
+        throw Error(ORT_INVALID_ARGUMENT,
+                    cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks and loader"));
+    } catch (const Error& e) {
+      options.problem = e.what();
+    }
   }
   return options;
 }

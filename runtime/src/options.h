@@ -12,9 +12,10 @@ struct Options {
   int max_tasks = 1;          // most tasks that one kernel call is split into
   Loader loader = Loader::kAuto;
   std::string context_path;   // ep.context_file_path: where a model given as bytes would lie
+  std::string problem;        // what is wrong with them, else empty
 };
 
-// Throws INVALID_ARGUMENT for an option that does not exist or has a bad value.
+// An unknown option and a bad value are kept as `problem`: an error at this stage makes Python retry without this provider.
 Options read_options(const OrtSessionOptions* session);
 
 }  // namespace tilegraph

@@ -36,27 +36,30 @@ std::string cat(const Parts&... parts) {
   return out.str();
 }
 
+// A status with this message, made valid UTF-8: Python shows nothing else. ORT_EP_FAIL becomes RUNTIME_EXCEPTION, because
+// Python's run() would otherwise silently build a session without this provider.
+OrtStatus* new_status(OrtErrorCode code, const char* message) noexcept;
+
 // Turns a failed status into an Error and releases it.
 void raise(OrtStatus* status);
 inline void check(OrtStatus* status) {
   if (status) [[unlikely]] raise(status);
 }
 
-// Runs `body`; no exception leaves it. ORT_EP_FAIL is never returned: Python's run() would silently rebuild a session
-// without this provider.
+// Runs `body`; no exception leaves it.
 template <class Body>
 OrtStatus* guarded(Body&& body) noexcept {
   try {
     body();
     return nullptr;
   } catch (const Error& e) {
-    return ort->CreateStatus(e.code() == ORT_EP_FAIL ? ORT_RUNTIME_EXCEPTION : e.code(), e.what());
+    return new_status(e.code(), e.what());
   } catch (const std::bad_alloc&) {
-    return ort->CreateStatus(ORT_RUNTIME_EXCEPTION, "TileGraph: out of memory");
+    return new_status(ORT_RUNTIME_EXCEPTION, "TileGraph: out of memory");
   } catch (const std::exception& e) {
-    return ort->CreateStatus(ORT_RUNTIME_EXCEPTION, e.what());
+    return new_status(ORT_RUNTIME_EXCEPTION, e.what());
   } catch (...) {
-    return ort->CreateStatus(ORT_RUNTIME_EXCEPTION, "TileGraph: unknown C++ exception");
+    return new_status(ORT_RUNTIME_EXCEPTION, "TileGraph: unknown C++ exception");
   }
 }
 

@@ -194,7 +194,7 @@ class Artifact:
             outputs = [v for k, v in values.items() if k in produced and k not in used]
         graph = helper.make_graph(contexts, "g", inputs, outputs,
                                   [onnx.numpy_helper.from_array(a, k) for k, a in self.initializers.items()],
-                                  value_info=[v for k, v in values.items() if k in produced & used])
+                                  value_info=[v for k, v in values.items() if k in produced])
         model = helper.make_model(graph, ir_version=9, opset_imports=[
             helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
         if self.edit_model:
