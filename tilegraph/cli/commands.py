@@ -18,16 +18,17 @@ def default_folder(model: Path) -> Path:
 def optimize(model: Path | None, target: str, output: Path | None, dim: list[str], embed: bool, offload: Any,
              portable: bool, list_passes: bool, disable: list[str], mcpu: str | None, dry_run: bool, dump: Path | None,
              cache_dir: Path | None, force: bool, json: str | None, quiet: bool, verbose: bool) -> None:
+    dims = dims_of(dim)
+    if model is not None:
+        _require_file(model)
+    elif not list_passes:
+        raise UsageError("optimize: give the .onnx file to optimize")
     from tilegraph import compiler
 
-    if list_passes:
+    if list_passes or model is None:
         for name in compiler.list_passes(target):
             print(name)
         return
-    if model is None:
-        raise UsageError("optimize: give the .onnx file to optimize")
-    dims = dims_of(dim)
-    _require_file(model)
     folder = output or default_folder(model)
     with progress(quiet=quiet) as step:
         result = compiler.optimize(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ class _Job:
     expected: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     large: bool = False
+    worked: int | None = None  # the place of the sizes that the original last accepted
 
     def load(self, inputs: str | Path | Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> None:
         """Reads the model and the given inputs, or prepares the makers of random ones."""
@@ -104,7 +105,7 @@ class _Job:
         try:
             self.signature = runner.signature
             if self.given is not None:
-                self.samples = [self._first_run(runner, [("the given inputs", self.given)], 0, result)]
+                self.samples = [self._first_run(runner, [(0, "the given inputs", self.given)], 0, result)]
             else:
                 self.samples = [self._first_run(runner, self._made(i), i, result) for i in range(self.count)]
             if random := trace.random_ops(self.model):
@@ -129,26 +130,34 @@ class _Job:
         except RunFailure as failure:
             result.notes.append(f"ORT's own drift is not known: with optimizations it fails ({failure})")
 
-    def _made(self, index: int) -> Any:
+    def _made(self, index: int) -> Iterator[tuple[int, str, Feeds]]:
         assert self.maker is not None
-        for binding in self.maker.bindings(self.seed, index):
-            yield self.maker.sizes.describe(binding), self.maker.make(self.seed, index, binding)
+        for place, binding in self.maker.attempts(self.seed, index, self.worked):
+            yield place, self.maker.sizes.describe(binding), self.maker.make(self.seed, index, binding)
 
-    def _first_run(self, runner: Runner, attempts: Any, index: int, result: VerifyResult) -> Sample:
+    def _first_run(self, runner: Runner, attempts: Iterable[tuple[int, str, Feeds]], index: int,
+                   result: VerifyResult) -> Sample:
+        """The first attempt that the original runs and answers with more than empty arrays; else the first that it
+        runs, else the first with its failure."""
         refused: list[str] = []
-        last: Sample | None = None
-        for sizes, feeds in attempts:
+        fallback: Sample | None = None
+        for place, sizes, feeds in attempts:
             try:
                 sample = Sample(feeds, sizes, runner.run(feeds))
             except RunFailure as failure:
-                last = last or Sample(feeds, sizes, [], str(failure))
-                refused.append(sizes)
+                fallback = fallback or Sample(feeds, sizes, [], str(failure))
+                refused.append(f"refuses {sizes}")
                 continue
+            if all(isinstance(v, np.ndarray) and v.size == 0 for v in sample.ort):
+                fallback = sample if fallback is None or fallback.failure else fallback
+                refused.append(f"answers {sizes} with empty outputs")
+                continue
+            self.worked = place
             if refused:
-                result.notes.append(f"sample {index}: the original refuses {refused[0]}; used {sizes}")
+                result.notes.append(f"sample {index}: the original {refused[0]}; used {sizes}")
             return sample
-        assert last is not None
-        return last
+        assert fallback is not None
+        return fallback
 
     def run_candidate(self, candidate: Candidate, judge: Judge, result: VerifyResult) -> None:
         """Runs and compares one candidate; what is wrong with it as a whole goes to `result.problems`."""

@@ -22,6 +22,8 @@ _ISLANDS = frozenset({
 })
 # Attributes that name a floating type to compute or produce in.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")
+# Both engines compute these in double whatever their stash_type says, and onnx.reference knows only stash_type 1.
+_KEEPS_STASH_TYPE = ("LayerNormalization", "RMSNormalization")
 
 
 class NoDoubleForm(Exception):
@@ -127,6 +129,8 @@ def _convert_attributes(node: ir.Node) -> None:
     attributes = node.attributes
     for name in _TYPE_ATTRIBUTES:
         attr = attributes.get(name)
+        if name == "stash_type" and node.op_type in _KEEPS_STASH_TYPE:
+            continue
         if attr is not None and attr.type == ir.AttributeType.INT and attr.as_int() in [int(f) for f in _FLOATS]:
             attributes[name] = ir.AttrInt64(name, int(ir.DataType.DOUBLE))
     # ONNX's defaults are float.

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,19 @@ class InputMaker:
         self.roles: dict[str, Role] = {v.name or "": find_role(v) for v in self.inputs}
 
     def bindings(self, seed: int, sample: int) -> list[dict[str, int]]:
-        """Candidate sizes of the symbolic dims, best first; one empty binding when there are none."""
+        """Candidate sizes of the symbolic dims, best first; empty bindings when there are none."""
         return self.sizes.bindings(seed, sample)
+
+    def attempts(self, seed: int, sample: int, worked: int | None = None) -> Iterator[tuple[int, dict[str, int]]]:
+        """(place, binding) without repetition: the two best, then the place that `worked` for an earlier sample, then
+        the others."""
+        every = self.bindings(seed, sample)
+        places = [0, 1, *([worked] if worked is not None else []), *range(2, len(every))]
+        tried: list[dict[str, int]] = []
+        for place in places:
+            if every[place] not in tried:
+                tried.append(every[place])
+                yield place, every[place]
 
     def make(self, seed: int, sample: int, binding: Mapping[str, int]) -> dict[str, Array]:
         shapes = {v.name or "": self.sizes.shape(v.name or "", binding) for v in self.inputs}

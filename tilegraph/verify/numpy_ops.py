@@ -1,7 +1,7 @@
-"""Convolutions and pools for onnx.reference, written so that a real network finishes in seconds.
+"""Ops for onnx.reference: some that it gets wrong, and convolutions and pools that are quick on real networks.
 
-onnx.reference's own loop over output positions; these gather the windows and multiply matrices, in the dtype of
-their inputs. The definitions are ONNX's: https://onnx.ai/onnx/operators/.
+They multiply matrices where onnx.reference loops over positions, in the dtype of their inputs. The definitions are
+ONNX's: https://onnx.ai/onnx/operators/.
 """
 
 from __future__ import annotations
@@ -56,20 +56,16 @@ class Conv(OpRun):  # type: ignore[misc,unused-ignore]
         view = _windows(np.pad(x, [(0, 0), (0, 0), *around]), kernel, strides, dilations)
         batch, out = x.shape[0], view.shape[2:2 + n]
         per_in, per_out = x.shape[1] // groups, w.shape[0] // groups
-        y = np.empty((batch, w.shape[0], *out), x.dtype)
-        if per_in == 1 and per_out == 1:
-            # Depthwise: one weight tap at a time keeps memory at one image.
-            y[...] = 0
-            for tap in np.ndindex(*kernel):
-                y += view[(..., *tap)] * w[(slice(None), 0, *tap)].reshape(1, -1, *[1] * n)
-        else:
-            contracted = list(range(1, 2)) + list(range(2 + n, 2 + 2 * n))
-            for item in range(batch):
-                for g in range(groups):
-                    part = view[item:item + 1, g * per_in:(g + 1) * per_in]
-                    weight = w[g * per_out:(g + 1) * per_out]
-                    y[item, g * per_out:(g + 1) * per_out] = np.tensordot(
-                        weight, part[0], axes=(list(range(1, 2 + n)), [c - 1 for c in contracted]))
+        y = np.zeros((batch, w.shape[0], *out), x.dtype)
+        # One tap of the kernel at a time: memory stays at a few images.
+        for tap in np.ndindex(*kernel):
+            seen, weight = view[(..., *tap)], w[(..., *tap)]
+            if per_in == 1 and per_out == 1:
+                y += seen * weight[:, 0].reshape(1, -1, *[1] * n)
+                continue
+            for item, g in np.ndindex(batch, groups):
+                rows = slice(g * per_out, (g + 1) * per_out)
+                y[item, rows] += np.tensordot(weight[rows], seen[item, g * per_in:(g + 1) * per_in], 1)
         if b is not None:
             y += b.reshape(1, -1, *[1] * n)
         return (y,)
@@ -80,6 +76,38 @@ class GlobalAveragePool(OpRun):  # type: ignore[misc,unused-ignore]
 
     def _run(self, x: Array) -> tuple[Array]:
         return (np.asarray(x.mean(axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype),)
+
+
+class GlobalMaxPool(OpRun):  # type: ignore[misc,unused-ignore]
+    # onnx.reference's drops the spatial axes.
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(x.max(axis=tuple(range(2, x.ndim)), keepdims=True)),)
+
+
+class BatchNormalization(OpRun):  # type: ignore[misc,unused-ignore]
+    # onnx.reference's takes the statistics of the batch below opset 14.
+    op_domain = ""
+
+    def _run(self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float | None = None,
+             momentum: float | None = None, training_mode: int | None = None, spatial: int | None = None,
+             is_test: int | None = None) -> tuple[Array, ...]:
+        outputs = len(self.onnx_node.output)
+        if spatial == 0 or (outputs > 1 and not training_mode):
+            raise NotImplementedError("BatchNormalization of an old form has no numpy form here")
+        eps = 1e-5 if epsilon is None else epsilon
+        wide = [1, -1] + [1] * (x.ndim - 2)
+        running: tuple[Array, ...] = ()
+        if training_mode:
+            axes = (0, *range(2, x.ndim))
+            keep = 0.9 if momentum is None else momentum
+            now_mean, now_var = x.mean(axis=axes), x.var(axis=axes)
+            running = (mean * keep + now_mean * (1 - keep), var * keep + now_var * (1 - keep))
+            mean, var = now_mean, now_var
+        factor = scale / np.sqrt(var + eps)
+        y = (x - mean.reshape(wide)) * factor.reshape(wide) + bias.reshape(wide)
+        return (np.asarray(y, x.dtype), *running)[:outputs]
 
 
 class MaxPool(OpRun):  # type: ignore[misc,unused-ignore]
@@ -120,4 +148,4 @@ def _room_for_ceil(ceil_mode: int | None, around: list[tuple[int, int]], spatial
     return found
 
 
-OPS = (Conv, GlobalAveragePool, MaxPool)
+OPS = (BatchNormalization, Conv, GlobalAveragePool, GlobalMaxPool, MaxPool)

@@ -18,13 +18,11 @@ from tilegraph.spec.dims import Dim
 
 # (batch, sequence, past, spatial) of the first samples; later samples draw theirs.
 _SAMPLES = ((1, 16, 8, 64), (2, 24, 5, 96), (3, 13, 7, 67))
-# What to try when a sample's own sizes are refused: batch (None keeps it), sequence, past, spatial, and whether
-# total is past + sequence.
-_RETRIES: tuple[tuple[int | None, int, int, int, bool], ...] = (
-    (None, 16, 16, 64, False), (None, 32, 8, 128, True), (1, 1, 8, 96, True), (1, 128, 16, 224, False),
-    (1, 512, 8, 320, False),
-    (1, 576, 8, 256, False), (1, 2048, 8, 640, False), (1, 1, 1, 32, False),
-    (1, 16, 0, 224, True), (1, 1, 0, 299, True),
+# What to try when a sample's own sizes are refused, with its batch and then with batch 1: sequence, past, spatial,
+# and whether total is past + sequence.
+_RETRIES: tuple[tuple[int, int, int, bool], ...] = (
+    (16, 16, 64, False), (32, 8, 128, True), (1, 8, 96, True), (128, 16, 224, False), (512, 8, 320, False),
+    (576, 8, 256, False), (1, 1, 32, False), (16, 0, 224, True), (1, 0, 299, True), (2048, 8, 640, False),
 )
 
 
@@ -38,11 +36,21 @@ class Axis:
     pinned: int | None = None
 
 
+def _is_state(value: ir.Value, at: int) -> bool:
+    """Whether the unnamed axis is the batch of a recurrent state, [layers, batch, features]."""
+    shape = value.shape
+    if at != 1 or shape is None or len(shape) != 3 or not isinstance(shape[0], int) or not 0 < shape[0] <= 16:
+        return False
+    return bool(re.search(r"state|hidden|^h|^c", (value.name or "").lower()))
+
+
 def _split(name: str) -> list[str]:
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower().replace("-", "_").split("_")
 
 
 def _kind(axis: Axis, spatial: bool) -> str:
+    if axis.key == "#batch":
+        return "batch"
     words = set(_split(axis.key)) if "#" not in axis.key else set()
     text = axis.key.lower() if "#" not in axis.key else ""
     if words & {"batch", "bs", "b", "n"} or "batch" in text:
@@ -87,20 +95,25 @@ class Sizes:
         for at, raw in enumerate(value.shape):
             place = f"{name}[{at}]"
             known.add(place)
-            if isinstance(raw, int):
+            if isinstance(raw, int) and raw >= 0:
                 shape.append(Dim.of(raw))
                 continue
             if place in fixed:
                 shape.append(Dim.of(fixed[place]))
                 continue
-            dim = Dim.of(raw.value) if raw.value else Dim.symbol("#batch" if at == 0 else f"{name}#{at}")
+            text = None if isinstance(raw, int) else raw.value
+            if text and re.search(r"\w", text):
+                dim = Dim.of(text)
+            else:  # no name, "?" or -1: an extent of its own, except that first axes are taken for one batch
+                dim = Dim.symbol("#batch" if at == 0 or _is_state(value, at) else f"{name}#{at}")
             for symbol in dim.symbols:
                 self.axes.setdefault(symbol, Axis(symbol)).places.append((name, at, len(value.shape)))
             shape.append(dim)
         self._shapes[name] = shape
 
     def bindings(self, seed: int, sample: int) -> list[dict[str, int]]:
-        """Candidate values for every symbol, best first, without repetition."""
+        """Candidate values for every symbol, best first. All samples have the same number; what works for one sample
+        at a place is likely to work for another at the same place."""
         if sample < len(_SAMPLES):
             batch, sequence, past, spatial = _SAMPLES[sample]
         else:
@@ -108,13 +121,9 @@ class Sizes:
             batch, sequence, past = int(draw.integers(1, 5)), int(draw.integers(2, 49)), int(draw.integers(1, 17))
             spatial = int(draw.integers(32, 129))
         found = [self._bind(batch, sequence, past, spatial, True), self._bind(batch, sequence, past, spatial, False)]
-        for other, seq, kv, space, summed in _RETRIES:
-            found.append(self._bind(batch if other is None else other, seq, kv, space, summed))
-        unique: list[dict[str, int]] = []
-        for binding in found:
-            if binding not in unique:
-                unique.append(binding)
-        return unique
+        for seq, kv, space, summed in _RETRIES:
+            found += [self._bind(size, seq, kv, space, summed) for size in (batch, 1)]
+        return found
 
     def _bind(self, batch: int, sequence: int, past: int, spatial: int, summed: bool) -> dict[str, int]:
         has_past = any(a.kind == "past" for a in self.axes.values())
