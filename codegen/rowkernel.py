@@ -33,11 +33,16 @@ _INT_RANGE = {"int8": (-(1 << 7), (1 << 7) - 1), "int16": (-(1 << 15), (1 << 15)
               "uint8": (0, (1 << 8) - 1), "uint16": (0, (1 << 16) - 1), "uint32": (0, (1 << 32) - 1),
               "uint64": (0, (1 << 64) - 1)}
 MAX_CELLS = 32
+_TASK_COST = 40_000  # vector instructions that are worth a task of their own, some 15 µs
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A kernel before compilation. Pointers are `slots` then outputs then scratch; then `sizes`, begin and end."""
+    """A kernel before compilation.
+
+    Its parameters are pointers to the inputs `slots`, to `outputs` and to scratch, then `sizes`, begin and end. The rest
+    is what a `KernelCall` says of the kernel.
+    """
 
     func: Any
     slots: tuple[int, ...]
@@ -46,7 +51,7 @@ class Generated:
     extent: Dim
     align: int
     scratch: Dim
-    unit_cost: Dim  # vector instructions per unit of the parallel axis
+    grain: Dim
 
 
 def generate(space: Space, name: str, vector_bits: int) -> Generated:
@@ -165,11 +170,12 @@ class _Emitter:
         if self.flat:
             self.columns_flat(begin, end)
             extent, align = self.space.cols[-1].extent, self.lanes * self.unroll
-            unit = Dim.of(self.cost)
+            grain = Dim.of(max(_TASK_COST * self.lanes // max(self.cost, 1), 1))
         else:
             self.rows(begin, end)
             extent, align = Dim.product(v.extent for v in self.space.rows), 1
-            unit = Dim.product(v.extent for v in self.space.cols) * self.cost
+            columns = Dim.product(v.extent for v in self.space.cols)
+            grain = Dim.of(_TASK_COST * self.lanes).ceildiv(Dim.max(columns * max(self.cost, 1), 1))
         params, declared, slots, outputs = self._params()
         scratch = t.pointer("scratch", "float32")
         sizes = tuple(self.sizes)
@@ -177,7 +183,7 @@ class _Emitter:
             declared += [t.declare(buffer, scratch) for buffer, _ in self.kept_at.values()]
         body = t.sequence([*declared, *self.stmts])
         func = t.prim_func(self.name, [*params, scratch, *self.sizes.values(), begin, end], body)
-        return Generated(func, slots, outputs, sizes, extent, align, scratch_bytes, unit)
+        return Generated(func, slots, outputs, sizes, extent, align, scratch_bytes, grain)
 
     def _params(self) -> tuple[list[t.Var], list[t.Stmt], tuple[int, ...], tuple[int, ...]]:
         keys = sorted(self.buffers, key=lambda k: (k[0] == "out", k[1]))

@@ -5,7 +5,7 @@ Rules live in views, reductions and generators; every other operator is pointwis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -16,7 +16,8 @@ from tilegraph.ops.lower.generators import GENERATORS
 from tilegraph.ops.lower.reductions import REDUCTIONS
 from tilegraph.ops.lower.views import VIEWS
 from tilegraph.ops.pointwise import POINTWISE
-from tilegraph.ops.prims import Const, Decline, Input, Lowered, Prim
+from tilegraph.ops.prims import Const, Decline, Extent, Input, Lowered, Prim
+from tilegraph.spec.dims import Dim
 
 Rule = Callable[[NodeContext], list[Prim]]
 
@@ -70,8 +71,8 @@ class _Operands(list[Prim | None]):
 
 
 class _Context(NodeContext):
-    def __init__(self, node: ir.Node, args: _Operands, opset: int) -> None:
-        super().__init__(node, args, opset)
+    def __init__(self, node: ir.Node, args: _Operands, opset: int, rename: Mapping[Dim, Dim]) -> None:
+        super().__init__(node, args, opset, rename)
         self._reasons = args.reasons
 
     def arg(self, i: int) -> Prim:
@@ -83,9 +84,51 @@ class _Context(NodeContext):
 def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
     """Lowers `nodes` (in topological order) to one prim per value of `outputs`.
 
-    Raises `Decline` with the node and the reason. Scalar constants become part of the computation; every other outside
-    value becomes an input, in the order of first use by what the outputs need.
+    Scalar constants become part of the computation; every other outside value becomes an input if the outputs need it.
+    Every symbol that the computation uses is a dim of an input by itself: an input's dim such as "past+seq" whose parts
+    are not known from elsewhere counts as one symbol.
+
+    Raises `Decline` with the node and the reason.
     """
+    lowered = _lower(nodes, outputs, opsets, {})
+    unbound = _unbound(lowered)
+    if unbound:
+        dims = {d for _, value in lowered.inputs for d in shape_of(value)}
+        rename = {d: Dim.symbol(str(d)) for d in dims if d.symbols & unbound and d.bare_symbol is None}
+        if rename:
+            lowered = _lower(nodes, outputs, opsets, rename)
+            unbound = _unbound(lowered)
+        if unbound:
+            raise Decline(f"the extent {min(unbound)} is not known from the inputs of the kernel")
+    return lowered
+
+
+def prims_of(lowered: Lowered) -> Iterator[Prim]:
+    """Every prim once."""
+    seen: set[int] = set()
+    stack: list[Prim] = list(lowered.outputs)
+    while stack:
+        prim = stack.pop()
+        if id(prim) not in seen:
+            seen.add(id(prim))
+            yield prim
+            stack.extend(prim.args)
+
+
+def _unbound(lowered: Lowered) -> set[str]:
+    """Symbols of the computation that are not by themselves a dim of an input which it reads."""
+    used: set[str] = set()
+    bound: set[str] = set()
+    for prim in prims_of(lowered):
+        for dim in (*prim.shape, *((prim.dim,) if isinstance(prim, Extent) else ())):
+            used |= dim.symbols
+            if isinstance(prim, Input) and dim.bare_symbol is not None:
+                bound.add(dim.bare_symbol)
+    return used - bound
+
+
+def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int],
+           rename: Mapping[Dim, Dim]) -> Lowered:
     prims: dict[ir.Value, Prim | Decline] = {}
     slots: list[ir.Value] = []
 
@@ -94,7 +137,7 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
             return None
         if value not in prims:
             try:
-                prims[value] = _outside(value, slots)
+                prims[value] = _outside(value, slots, rename)
             except Decline as reason:
                 prims[value] = reason
         return prims[value]
@@ -102,26 +145,29 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
     for node in nodes:
         if node.op_type == "Constant" and domain_of(node) == "":
             continue  # read through constant_of by whoever uses it
-        context = _Context(node, _Operands([operand(v) for v in node.inputs]), opsets.get(domain_of(node), 1))
+        operands = _Operands([operand(v) for v in node.inputs])
+        context = _Context(node, operands, opsets.get(domain_of(node), 1), rename)
         try:
             results = _rule(node)(context)
+            for value, prim in zip(node.outputs, results, strict=False):
+                _check(value, prim)
+                prims[value] = prim
         except Decline as reason:
             raise Decline(reason.reason, reason.node or node.name or "") from None
-        for value, prim in zip(node.outputs, results, strict=False):
-            _check(value, prim, node)
-            prims[value] = prim
-    found = [prims[v] for v in outputs]
-    results_: list[Prim] = []
-    for p in found:
-        if isinstance(p, Decline):
-            raise p
-        results_.append(p)
-    return _renumber(tuple(results_), tuple(stored_name(v.dtype, v.name or "") for v in outputs), slots)
+    found: list[Prim] = []
+    for value in outputs:
+        prim = prims.get(value)
+        if prim is None or isinstance(prim, Decline):
+            raise prim or Decline(f"{value.name} is not computed by the region", value.name or "")
+        found.append(prim)
+    stored = tuple(stored_name(v.dtype, v.name or "") for v in outputs)
+    used = {p.slot for p in prims_of(Lowered(tuple(found), stored, ())) if isinstance(p, Input)}
+    return Lowered(tuple(found), stored, tuple((slot, slots[slot]) for slot in sorted(used)))
 
 
-def _outside(value: ir.Value, slots: list[ir.Value]) -> Prim:
+def _outside(value: ir.Value, slots: list[ir.Value], rename: Mapping[Dim, Dim]) -> Prim:
     stored = stored_name(value.dtype, value.name or "")
-    shape = shape_of(value)
+    shape = shape_of(value, rename)
     if all(d == 1 for d in shape):
         array = constant_of(value)
         if array is not None:
@@ -132,27 +178,11 @@ def _outside(value: ir.Value, slots: list[ir.Value]) -> Prim:
     return Input(shape, compute_dtype(value), slot=len(slots) - 1, stored=stored)
 
 
-def _check(value: ir.Value, prim: Prim, node: ir.Node) -> None:
-    """The lowered shape and dtype must be those that shape inference found, where it found any."""
-    if value.dtype is not None and stored_name(value.dtype, value.name or "") and compute_dtype(value) != prim.dtype:
-        raise Decline(f"{node.op_type} gives {prim.dtype}, but {value.name} is {value.dtype.name}", node.name or "")
+def _check(value: ir.Value, prim: Prim) -> None:
+    """The lowered dtype and rank must be those that shape inference found, where it found any."""
+    if value.dtype is not None and compute_dtype(value) != prim.dtype:
+        raise Decline(f"{value.name} is {value.dtype.name}, but its lowering gives {prim.dtype}")
     if any(d == 0 for d in prim.shape):
-        raise Decline(f"{value.name} is empty", node.name or "")
+        raise Decline(f"{value.name} is empty")
     if value.shape is not None and len(value.shape) != len(prim.shape):
-        raise Decline(f"{value.name} has rank {len(value.shape)}, its lowering {len(prim.shape)}", node.name or "")
-
-
-def _renumber(outputs: tuple[Prim, ...], stored: tuple[str, ...], slots: list[ir.Value]) -> Lowered:
-    """Keeps only the inputs that the outputs read, in order of their first slot."""
-    used: set[int] = set()
-    seen: set[int] = set()
-    stack: list[Prim] = list(outputs)
-    while stack:
-        prim = stack.pop()
-        if id(prim) in seen:
-            continue
-        seen.add(id(prim))
-        if isinstance(prim, Input):
-            used.add(prim.slot)
-        stack.extend(prim.args)
-    return Lowered(outputs, stored, tuple((slot, slots[slot]) for slot in sorted(used)))
+        raise Decline(f"{value.name} has rank {len(value.shape)}, its lowering {len(prim.shape)}")

@@ -20,10 +20,12 @@ from tilegraph.spec.dims import Dim, Shape
 class NodeContext:
     """One node being lowered: its operands as prims, attributes, opset and constant inputs."""
 
-    def __init__(self, node: ir.Node, args: Sequence[Prim | None], opset: int) -> None:
+    def __init__(self, node: ir.Node, args: Sequence[Prim | None], opset: int,
+                 rename: Mapping[Dim, Dim] | None = None) -> None:
         self.node = node
         self.args = list(args)
         self.opset = opset
+        self.rename = rename or {}
 
     def arg(self, i: int) -> Prim:
         """Operand i, which must be present."""
@@ -62,7 +64,7 @@ class NodeContext:
 
     def output_shape(self, k: int = 0) -> Shape:
         """The inferred shape of output k; `Decline` if a dim is unknown."""
-        return shape_of(self.node.outputs[k])
+        return shape_of(self.node.outputs[k], self.rename)
 
     def decline(self, reason: str) -> Decline:
         return Decline(reason, self.node.name or "")
@@ -90,7 +92,7 @@ def _constant_node(node: ir.Node) -> np.ndarray[Any, Any] | None:
     return None
 
 
-def shape_of(value: ir.Value) -> Shape:
+def shape_of(value: ir.Value, rename: Mapping[Dim, Dim] | None = None) -> Shape:
     """The value's shape as dims; `Decline` naming the value where it is unknown."""
     name = value.name or "?"
     if value.shape is None:
@@ -100,7 +102,8 @@ def shape_of(value: ir.Value) -> Shape:
         known = extent if isinstance(extent, int) else extent.value
         if known is None:
             raise Decline(f"a dim of {name} is unknown", name)
-        dims.append(Dim.of(known))
+        dim = Dim.of(known)
+        dims.append(rename.get(dim, dim) if rename else dim)
     return tuple(dims)
 
 

@@ -1,0 +1,1 @@
+"""Kernels: from regions to TIR to one linked library per model."""

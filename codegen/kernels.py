@@ -1,0 +1,91 @@
+"""Kernels by content: each lowered region is generated and compiled once, and kept in the cache with its signature."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilegraph.codegen.cache import KernelCache, kernel_key
+from tilegraph.codegen.isa import Isa
+from tilegraph.ops.prims import Lowered, signature
+from tilegraph.ops.space import plan
+from tilegraph.spec.dims import Dim
+
+_SEPARATOR = b"\n"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel and how to call it. `slots` and `outputs` say which region inputs and outputs its pointers are."""
+
+    symbol: str
+    slots: tuple[int, ...]
+    outputs: tuple[int, ...]
+    sizes: tuple[str, ...]
+    extent: Dim
+    align: int
+    scratch: Dim
+    grain: Dim
+
+    def to_json(self) -> dict[str, Any]:
+        return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
+                "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
+                "grain": self.grain.to_json()}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Kernel:
+        return Kernel(data["symbol"], tuple(data["slots"]), tuple(data["outputs"]), tuple(data["sizes"]),
+                      Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
+                      Dim.from_json(data["grain"]))
+
+
+class KernelStore:
+    """Compiles regions for one ISA. `objects` collects what a library is linked from, by symbol."""
+
+    def __init__(self, isa: Isa, cache: KernelCache, dump: Callable[[str, str], None] | None = None) -> None:
+        self.isa = isa
+        self.cache = cache
+        self.dump = dump
+        self.objects: dict[str, bytes] = {}
+        self.compiled = 0
+        self._known: dict[str, Kernel] = {}
+
+    def kernel(self, lowered: Lowered) -> Kernel:
+        """The kernel of a region: known, kept in the cache, or compiled now. Raises `Decline`."""
+        from tilegraph.codegen.rowkernel import GENERATOR
+        from tilegraph.codegen.version import TVM_VERSION
+
+        source = signature(lowered.outputs) + "\nstored " + ",".join(lowered.stored)
+        key = kernel_key(source, generator=GENERATOR, tvm=TVM_VERSION, isa=str(self.isa))
+        if key in self._known:
+            return self._known[key]
+        kept = None if self.dump is not None else self.cache.get(key)
+        if kept is not None:
+            header, _, data = kept.partition(_SEPARATOR)
+            kernel = Kernel.from_json(json.loads(header))
+        else:
+            kernel, data = self._compile(lowered, "tg_" + key[:20])
+            self.cache.put(key, json.dumps(kernel.to_json()).encode() + _SEPARATOR + data)
+        self.objects[kernel.symbol] = data
+        self._known[key] = kernel
+        return kernel
+
+    def _compile(self, lowered: Lowered, symbol: str) -> tuple[Kernel, bytes]:
+        # TVM takes a second to import: only when something has to be compiled.
+        from tilegraph.codegen import tvm_compat
+        from tilegraph.codegen.rowkernel import generate
+
+        made = generate(plan(lowered), symbol, self.isa.vector_bits)
+        if self.dump is not None:
+            self.dump(symbol, tvm_compat.text(made.func))
+        data = tvm_compat.compile_object(made.func, triple=self.triple, mcpu=self.isa.llvm_mcpu,
+                                         mattr=self.isa.llvm_mattr())
+        self.compiled += 1
+        return Kernel(symbol, made.slots, made.outputs, made.sizes, made.extent, made.align, made.scratch,
+                      made.grain), data
+
+    @property
+    def triple(self) -> str:
+        return "aarch64-linux-gnu" if self.isa.base.startswith("armv8") else "x86_64-linux-gnu"

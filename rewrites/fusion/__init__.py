@@ -1,0 +1,5 @@
+"""Fusion by region: connected, convex sets of pointwise, view-like and last-axis-reduction nodes become composites."""
+
+from tilegraph.rewrites.fusion.regions import RegionFusion
+
+__all__ = ["RegionFusion"]

@@ -1,0 +1,137 @@
+"""A region as a composite: a call of a model-local function of domain `ai.tilegraph` whose body is the region's nodes.
+
+Equal regions share one function. Scalars and small integer constants move into the body, where codegen reads them;
+other constants and all computed values are inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from tilegraph.ops.lower.base import constant_of
+
+DOMAIN = "ai.tilegraph"
+_EMBED_ELEMENTS = 64
+
+
+def _embedded(value: ir.Value) -> np.ndarray | None:  # type: ignore[type-arg]
+    """The contents if the body should hold them: a scalar, or a few integers (axes, shapes, split sizes)."""
+    if value.shape is None or value.const_value is None:
+        return None
+    size = int(np.prod(value.const_value.shape.numpy(), dtype=np.int64))
+    integral = value.dtype is not None and not value.dtype.is_floating_point()
+    if size == 1 or (integral and size <= _EMBED_ELEMENTS):
+        return constant_of(value)
+    return None
+
+
+class _Writer:
+    """Copies nodes into a function body and describes them as text for the function's name."""
+
+    def __init__(self) -> None:
+        self.values: dict[ir.Value, ir.Value] = {}
+        self.outside: list[ir.Value] = []
+        self.inputs: list[ir.Value] = []
+        self.nodes: list[ir.Node] = []
+        self.lines: list[str] = []
+
+    def read(self, value: ir.Value | None) -> ir.Value | None:
+        if value is None:
+            return None
+        if value not in self.values:
+            array = _embedded(value)
+            if array is not None:
+                self.values[value] = self._constant(value, array)
+            else:
+                copy = _twin(value, f"in{len(self.inputs)}")
+                self.outside.append(value)
+                self.inputs.append(copy)
+                self.values[value] = copy
+                self.lines.append(f"{copy.name}: {_typed(value)}")
+        return self.values[value]
+
+    def _constant(self, value: ir.Value, array: np.ndarray) -> ir.Value:  # type: ignore[type-arg]
+        assert value.const_value is not None
+        tensor = ir.tensor(array, dtype=value.const_value.dtype, name=None)
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=f"constant{len(self.nodes)}")
+        result = node.outputs[0]
+        result.name, result.shape, result.type = f"c{len(self.nodes)}", value.shape, value.type
+        result.const_value = tensor
+        self.nodes.append(node)
+        self.lines.append(f"{result.name} = {_typed(value)} {array.tobytes().hex()}")
+        return result
+
+    def write(self, node: ir.Node) -> None:
+        inputs = [self.read(v) for v in node.inputs]
+        attributes = [ir.Attr(a.name, a.type, a.value) for a in node.attributes.values()]
+        copy = ir.Node(node.domain, node.op_type, inputs, attributes, overload=node.overload,
+                       num_outputs=len(node.outputs), version=node.version, name=f"n{len(self.nodes)}")
+        for k, (old, new) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
+            new.name = f"v{len(self.nodes)}_{k}" if old.name else ""
+            new.shape, new.type = old.shape, old.type
+            self.values[old] = new
+        self.nodes.append(copy)
+        shown = ",".join(f"{a.name}={_attribute(a)}" for a in sorted(attributes, key=lambda a: a.name))
+        names = ",".join("" if v is None else str(v.name) for v in inputs)
+        results = ",".join(f"{n.name}: {_typed(o)}" for o, n in zip(node.outputs, copy.outputs, strict=True))
+        self.lines.append(f"{results} = {node.domain}.{node.op_type}<{shown}>({names})")
+
+
+def _typed(value: ir.Value) -> str:
+    return f"{value.dtype.name if value.dtype is not None else '?'}{value.shape}"
+
+
+def _attribute(attribute: ir.Attr) -> str:
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        return f"{tensor.dtype.name}{tensor.shape}{tensor.numpy().tobytes().hex()}"
+    return repr(attribute.value)
+
+
+def _twin(value: ir.Value, name: str) -> ir.Value:
+    return ir.Value(name=name, shape=value.shape, type=value.type)
+
+
+def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node],
+                   outputs: Sequence[ir.Value]) -> ir.Node:
+    """Replaces `nodes` (in order) in `graph` by one call and returns it; the graph is left to be sorted.
+
+    The results keep their names. The function is added to the model unless an equal one is there.
+    """
+    writer = _Writer()
+    for node in nodes:
+        writer.write(node)
+    writer.lines.append("return " + ",".join(str(writer.values[v].name) for v in outputs))
+    opsets = {"": graph.opset_imports.get("", model.opset_imports.get("", 18))}
+    for node in nodes:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        opsets[domain] = model.opset_imports.get(domain, 1)
+    text = f"{sorted(opsets.items())}\n" + "\n".join(writer.lines)
+    name = "Region_" + hashlib.sha256(text.encode()).hexdigest()[:12]
+    identifier = (DOMAIN, name, "")
+    if identifier not in model.functions:
+        body = ir.Graph(writer.inputs, [writer.values[v] for v in outputs], nodes=writer.nodes, opset_imports=opsets,
+                        name=name)
+        model.functions[identifier] = ir.Function(DOMAIN, name, graph=body, attributes=[])
+    model.opset_imports.setdefault(DOMAIN, 1)
+    call = ir.Node(DOMAIN, name, writer.outside, num_outputs=len(outputs), name=_call_name(nodes))
+    graph.insert_before(nodes[0], call)
+    _take_over(graph, outputs, call)
+    graph.remove(list(nodes), safe=True)
+    return call
+
+
+def _call_name(nodes: Sequence[ir.Node]) -> str:
+    return f"{nodes[-1].name}_region"
+
+
+def _take_over(graph: ir.Graph, outputs: Sequence[ir.Value], call: ir.Node) -> None:
+    """Lets the call's results stand for `outputs`, names included."""
+    for old, new in zip(outputs, call.outputs, strict=True):
+        new.shape, new.type = old.shape, old.type
+        new.name, old.name = old.name, None
+        old.replace_all_uses_with(new, replace_graph_outputs=True)

@@ -1,0 +1,126 @@
+"""Whether a set of nodes can be one kernel, and what that would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tilegraph.cost import CostModel, RegionCost, estimate
+from tilegraph.graph import GraphView
+from tilegraph.ops.dtypes import BYTES
+from tilegraph.ops.lower import lower_region
+from tilegraph.ops.prims import Decline, Lowered
+from tilegraph.ops.space import Apply, Fold, Load, Place, Space, plan, traffic
+from tilegraph.spec.dims import Dim
+
+MAX_INPUTS = 48
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal region: its nodes in order, its outputs, and the kernel that it would be."""
+
+    nodes: tuple[ir.Node, ...]
+    outputs: tuple[ir.Value, ...]
+    lowered: Lowered
+    space: Space
+
+
+def outputs_of(nodes: Sequence[ir.Node], view: GraphView) -> tuple[ir.Value, ...]:
+    """The values of `nodes` that something else reads."""
+    members = set(nodes)
+    return tuple(v for node in nodes for v in node.outputs
+                 if v in view.outputs or any(user not in members for user in view.users(v)))
+
+
+def examine(nodes: Sequence[ir.Node], view: GraphView, opsets: Mapping[str, int]) -> Candidate:
+    """The candidate, or `Decline` with the reason."""
+    ordered = tuple(sorted(nodes, key=view.order.__getitem__))
+    outputs = outputs_of(ordered, view)
+    if not outputs:
+        raise Decline("nothing reads its results")
+    lowered = lower_region(ordered, outputs, opsets)
+    if len(lowered.inputs) > MAX_INPUTS:
+        raise Decline(f"{len(lowered.inputs)} inputs are too many for one kernel")
+    return Candidate(ordered, outputs, lowered, plan(lowered))
+
+
+def work(space: Space) -> float:
+    """Vector instructions of one run, 16 lanes each; values that do not change along the columns count once a row."""
+    cols = set(space.cols)
+    rows = estimate(Dim.product(v.extent for v in space.rows))
+    columns = estimate(Dim.product(v.extent for v in space.cols))
+    depends: dict[int, bool] = {}
+    total = 0.0
+    for inst in space.insts():
+        if isinstance(inst, Fold):
+            moving = False
+            total += rows * columns / 16
+        elif isinstance(inst, Load):
+            moving = bool(inst.address.vars() & cols)
+            total += rows * (columns / 16 if moving else 1)
+        elif isinstance(inst, Place):
+            moving = bool(inst.index.vars() & cols)
+        else:
+            moving = any(depends[id(a)] for a in inst.args)
+            if isinstance(inst, Apply):
+                total += inst.point.cost * rows * (columns / 16 if moving else 1)
+        depends[id(inst)] = moving
+    return total
+
+
+def elements(value: ir.Value) -> int:
+    """The estimated number of elements; 0 where the shape is unknown."""
+    if value.shape is None:
+        return 0
+    dims = [d if isinstance(d, int) else d.value for d in value.shape]
+    return 0 if any(d is None for d in dims) else estimate(Dim.product(d for d in dims if d is not None))
+
+
+def size_bytes(value: ir.Value) -> int:
+    name = "" if value.dtype is None else value.dtype.name.lower()
+    return elements(value) * BYTES.get(name, 4)
+
+
+def price(candidate: Candidate, view: GraphView, model: CostModel) -> RegionCost:
+    """The region in ONNX Runtime, with what its own fusions save there, and as one kernel."""
+    members = set(candidate.nodes)
+    runtime = 0.0
+    for node in candidate.nodes:
+        if _free_in_runtime(node, view):
+            continue
+        moved = sum(size_bytes(v) for v in (*node.inputs, *node.outputs) if v is not None)
+        runtime += model.node_us(node.op_type, max((elements(v) for v in node.outputs), default=0), moved)
+    read, written = traffic(candidate.space)
+    inputs = [value for _, value in candidate.lowered.inputs if value.const_value is None]
+    kernel = model.kernel_us(vectors=work(candidate.space), bytes_moved=estimate(read + written), inputs=len(inputs))
+    kernel += sum(model.reorder_us(size_bytes(v)) for v in _blocked_values(candidate, members, view))
+    return RegionCost(runtime, kernel, len(candidate.nodes))
+
+
+_CONVS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
+_FUSED_ACTIVATIONS = frozenset({"Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish"})
+
+
+def _free_in_runtime(node: ir.Node, view: GraphView) -> bool:
+    """What ONNX Runtime folds into a convolution: an activation, or the sum of a residual connection."""
+    for value in node.inputs:
+        producer = None if value is None else value.producer()
+        if producer is None or producer.op_type != "Conv" or len(view.users(producer.outputs[0])) != 1:
+            continue
+        if node.op_type in _FUSED_ACTIVATIONS:
+            return True
+        if node.op_type == "Add" and value is not None and not any(
+                v is not None and v.const_value is not None for v in node.inputs):
+            return True
+    return False
+
+
+def _blocked_values(candidate: Candidate, members: set[ir.Node], view: GraphView) -> list[ir.Value]:
+    """Values that ONNX Runtime would keep in its blocked layout between convolutions, and that a kernel cuts out."""
+    found = [v for _, v in candidate.lowered.inputs
+             if (p := v.producer()) is not None and p.op_type in _CONVS and p not in members]
+    found += [v for v in candidate.outputs if any(u.op_type in _CONVS and u not in members for u in view.users(v))]
+    return found

@@ -1,0 +1,82 @@
+"""The pass that turns regions into composites, graph by graph, bodies of If, Loop and Scan included.
+
+Cases: any spelling of GELU, LayerNorm, RMSNorm, RoPE, SwiGLU, softmax with masks, mask building, optimizer updates: all
+come out of region growth. Refused, with a reason each: nodes that are not pointwise, view-like or last-axis reductions;
+shapes that are unknown or empty; extents that are not equal for certain; what the cost model expects to lose.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from tilegraph.cost import CostModel
+from tilegraph.graph import GraphView, Reach, all_graphs
+from tilegraph.ops.lower import domain_of, kind_of
+from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.fusion.grow import grow
+from tilegraph.rewrites.fusion.legal import Candidate, price
+
+STAGE = "fusion"
+
+
+class RegionFusion(Pass):
+    """Finds regions and makes each a composite if the cost model says that it wins, or always with offload "all"."""
+
+    name = "fuse-regions"
+
+    def __init__(self, offload: str = "auto", cost_model: CostModel | None = None) -> None:
+        self.offload = offload
+        self.cost_model = cost_model or CostModel()
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        if self.offload == "none":
+            return PassResult(False)
+        modified = False
+        for graph in list(all_graphs(model.graph)):
+            regions = self._regions(model, graph, context)
+            for candidate in regions:
+                call = make_composite(model, graph, candidate.nodes, candidate.outputs)
+                context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
+                                         op=call.op_type, nodes=[n.name for n in candidate.nodes],
+                                         ops=[n.op_type for n in candidate.nodes])
+                modified = True
+            if regions:
+                graph.sort()
+        return PassResult(modified)
+
+    def _regions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
+        view = GraphView(graph)
+        reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
+        opsets = {domain or "": version for domain, version in model.opset_imports.items()}
+        taken: set[ir.Node] = set()
+        refusals: dict[ir.Node, str] = {}
+        found: list[Candidate] = []
+        for seed in view.nodes:
+            if seed in taken or kind_of(seed) not in ("pointwise", "reduction"):
+                continue
+            region = grow(seed, view, reach, lambda n: n not in taken, opsets,
+                          lambda node, reason: refusals.setdefault(node, reason) and None)
+            if region is None:
+                continue
+            cost = price(region, view, self.cost_model)
+            if self.offload == "auto" and not cost.wins:
+                taken.update(region.nodes)
+                for node in region.nodes:
+                    refusals[node] = f"ONNX Runtime keeps it: {cost}"
+                continue
+            taken.update(region.nodes)
+            reach.contract(region.nodes)
+            found.append(region)
+        members = {node for region in found for node in region.nodes}
+        for node in view.nodes:
+            if node not in members:
+                reason = refusals.get(node) or (f"{node.op_type} is not an operator that regions take"
+                                                if kind_of(node) is None else "no region reaches it")
+                context.diagnostics.refused(STAGE, node.name or "", reason, op=_shown(node))
+        return found
+
+
+def _shown(node: ir.Node) -> str:
+    domain = domain_of(node)
+    return f"{domain}.{node.op_type}" if domain else node.op_type

@@ -1,0 +1,181 @@
+"""The stage driver: load, normalise, rewrite, partition, generate code, emit. A readable list of stages."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from tilegraph import __version__, targets
+from tilegraph.codegen.cache import KernelCache
+from tilegraph.codegen.kernels import KernelStore
+from tilegraph.codegen.library import link
+from tilegraph.codegen.version import TVM_VERSION
+from tilegraph.compiler.program import build
+from tilegraph.compiler.result import OptimizedModel, Source, Summary
+from tilegraph.diagnostics import Diagnostics
+from tilegraph.emit import EmitPartition, emit, sha256_file
+from tilegraph.errors import UsageError
+from tilegraph.graph import all_graphs
+from tilegraph.io import load
+from tilegraph.ops.prims import Decline
+from tilegraph.partition import group
+from tilegraph.partition.group import outputs_of
+from tilegraph.passes import Instrument, PassContext, Pipeline
+from tilegraph.rewrites.fusion.composite import DOMAIN
+from tilegraph.spec.artifact import EP_NAME, Library, Manifest, library_file
+
+OFFLOADS = ("auto", "all", "none")
+RUNTIME = "onnxruntime"
+
+
+def list_passes(target: str = "cpu") -> list[str]:
+    """The names that `disable` accepts, in order."""
+    return [p.name for p in targets.get(target).passes("auto")]
+
+
+def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
+             disable: Collection[str] = (), mcpu: str | None = None, dump: Path | None = None,
+             cache_dir: Path | None = None, progress: Callable[[str], None] | None = None,
+             dry_run: bool = False) -> OptimizedModel:
+    """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
+
+    dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
+    only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. dump: folder for the
+    model after each pass and the kernels' text. dry_run: decide, compile nothing. progress: told each stage's name.
+
+    Raises `InputError` (and its kinds) for what the user can mend.
+    """
+    if offload not in OFFLOADS:
+        raise UsageError(f"--offload {offload}: choose one of {', '.join(OFFLOADS)}")
+    run = _Run(progress)
+    chosen = targets.get(target)
+    isa = chosen.isa(mcpu)
+    with run.stage("load"):
+        graph = load(model, dims=dims)
+    summary = Summary(_name(model), target, _count(graph))
+    context = PassContext(run.diagnostics)
+    pipeline = Pipeline(chosen.passes(offload), disabled=disable, instruments=_instruments(dump))
+    with run.stage("passes"):
+        pipeline.run(graph, context)
+    summary.regions = len(run.diagnostics.of("fusion", taken=True))
+    store = KernelStore(isa, KernelCache(cache_dir, diagnostics=run.diagnostics), _dumper(dump))
+    with run.stage("partition"):
+        groups = [(g, members) for g in all_graphs(graph.graph) for members in group(g, DOMAIN)]
+    summary.partitions = len(groups)
+    manifest, library = None, b""
+    if not dry_run:
+        rewritten = graph.clone()
+        with run.stage("codegen"):
+            parts = _programs(graph, groups, store, run.diagnostics)
+        summary.partitions = len(parts)
+        with run.stage("link"):
+            info, library = _link(store)
+        with run.stage("emit"):
+            emit(graph, parts, run.diagnostics)
+        manifest = Manifest(target, Library(library_file(target), info.sha256, info.bytes, isa.base, isa.features),
+                            {p.name: p.program for p in parts}, _digest(model), _tools(), {})
+    else:
+        rewritten = graph
+    summary.nodes_after = _count(graph)
+    summary.engines = _engines(graph)
+    summary.refusals = [{"node": d.subject, "op": d.op, "reason": d.reason} for d in run.diagnostics if not d.taken]
+    summary.seconds = dict(run.diagnostics.seconds)
+    if manifest is not None:
+        manifest.report.update(summary.to_json())
+        manifest.report["seconds"] = {}  # the same model gives the same folder
+    return OptimizedModel(model, graph, summary, run.diagnostics, manifest, library, lambda: rewritten)
+
+
+def _instruments(dump: Path | None) -> list[Instrument]:
+    if dump is None:
+        return []
+    from tilegraph.passes.instruments import DumpInstrument
+
+    return [DumpInstrument(dump)]
+
+
+class _Run:
+    """Times stages and tells the progress callback about them."""
+
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
+        self.progress = progress
+        self.diagnostics = Diagnostics()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        if self.progress is not None:
+            self.progress(name)
+        start = time.perf_counter()
+        yield
+        self.diagnostics.seconds[name] = time.perf_counter() - start
+
+
+def _programs(model: ir.Model, groups: list[tuple[ir.Graph, tuple[ir.Node, ...]]], store: KernelStore,
+              diagnostics: Diagnostics) -> list[EmitPartition]:
+    parts: list[EmitPartition] = []
+    for graph, members in groups:
+        name = f"p{len(parts)}"
+        try:
+            built = build(members, outputs_of(members, graph), model.functions, store)
+        except Decline as reason:
+            for node in members:
+                diagnostics.refused("codegen", node.name or "", reason.reason, op=node.op_type)
+            continue
+        diagnostics.took("partition", name, f"{len(members)} kernels", nodes=[n.name for n in members])
+        parts.append(EmitPartition(name, members, built.inputs, built.outputs, built.program))
+    return parts
+
+
+def _link(store: KernelStore) -> tuple[Any, bytes]:
+    with tempfile.TemporaryDirectory(prefix="tilegraph-") as folder:
+        path = Path(folder) / "kernels.so"
+        info = link(store.objects, path)
+        return info, path.read_bytes()
+
+
+def _dumper(folder: Path | None) -> Callable[[str, str], None] | None:
+    if folder is None:
+        return None
+
+    def write(symbol: str, text: str) -> None:
+        (folder / f"{symbol}.py").write_text(text)
+
+    return write
+
+
+def _count(model: ir.Model) -> int:
+    return sum(1 for graph in all_graphs(model.graph) for _ in graph)
+
+
+def _engines(model: ir.Model) -> dict[str, int]:
+    counts = Counter(EP_NAME if n.op_type == "EPContext" or n.domain == DOMAIN else RUNTIME
+                     for graph in all_graphs(model.graph) for n in graph)
+    return dict(sorted(counts.items()))
+
+
+def _name(model: Source) -> str:
+    if isinstance(model, (str, Path)):
+        return str(model)
+    return "<bytes>" if isinstance(model, bytes) else str(getattr(model.graph, "name", "") or "<model>")
+
+
+def _digest(model: Source) -> str:
+    if isinstance(model, (str, Path)):
+        return sha256_file(Path(model))
+    if isinstance(model, bytes):
+        return hashlib.sha256(model).hexdigest()
+    proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+    return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _tools() -> dict[str, str]:
+    return {"tilegraph": __version__, "tvm": TVM_VERSION, "onnx": onnx.__version__, "onnx_ir": ir.__version__}

@@ -1,0 +1,138 @@
+"""A partition as a program: one kernel call per composite, intermediates in an arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tilegraph.codegen.kernels import Kernel, KernelStore
+from tilegraph.memory import Buffer, plan
+from tilegraph.ops.dtypes import BYTES, stored_name
+from tilegraph.ops.lower import lower_region
+from tilegraph.ops.lower.base import shape_of
+from tilegraph.ops.prims import Decline, Lowered
+from tilegraph.spec.artifact import KernelCall, Program, Slot, TensorSpec
+from tilegraph.spec.dims import Dim, Shape
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program with the outside values that its inputs and outputs stand for."""
+
+    program: Program
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One composite: its kernel, and the outside value behind each of the kernel's pointers."""
+
+    kernel: Kernel
+    reads: tuple[ir.Value, ...]
+    writes: tuple[ir.Value, ...]
+    shapes: tuple[Shape, ...]  # of writes
+
+
+def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapping[tuple[str, str, str], ir.Function],
+          store: KernelStore) -> Built:
+    """Compiles the composites `nodes` (in order) into a program that makes `outputs`.
+
+    Raises `Decline` if an extent cannot be known from the inputs.
+    """
+    steps = [_step(node, functions, store) for node in nodes]
+    made = {v for step in steps for v in step.writes}
+    inputs = list(dict.fromkeys(v for step in steps for v in step.reads if v not in made))
+    shapes = {v: shape for step in steps for v, shape in zip(step.writes, step.shapes, strict=True)}
+    symbols = _Symbols(inputs)
+    inner = [v for v in shapes if v not in set(outputs)]
+    arena = plan(_lifetimes(inner, steps, shapes, symbols))
+    places: dict[ir.Value, Slot] = {v: Slot("input", Dim.of(k)) for k, v in enumerate(inputs)}
+    places |= {v: Slot("output", Dim.of(k)) for k, v in enumerate(outputs)}
+    places |= {v: Slot("arena", arena.offsets[_buffer_name(inner.index(v))]) for v in inner}
+    calls = tuple(_call(step, places, symbols) for step in steps)
+    program = Program(
+        tuple(TensorSpec(v.name or "", stored_name(v.dtype), symbols.shape(shape_of(v)), _constant(v)) for v in inputs),
+        tuple(TensorSpec(v.name or "", stored_name(v.dtype), symbols.shape(shapes[v])) for v in outputs),
+        arena.total, calls)
+    symbols.check(program)
+    return Built(program, tuple(inputs), tuple(outputs))
+
+
+def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore) -> _Step:
+    function = functions[node.op_identifier()]
+    lowered = lower_region(list(function), list(function.outputs), function.opset_imports)
+    kernel = store.kernel(lowered)
+    position = {value: k for k, value in enumerate(function.inputs)}
+    inside = dict(lowered.inputs)
+    reads = []
+    for slot in kernel.slots:
+        outside = node.inputs[position[inside[slot]]]
+        assert outside is not None
+        reads.append(outside)
+    return _Step(kernel, tuple(reads), tuple(node.outputs[k] for k in kernel.outputs),
+                 tuple(_output_shape(lowered, k) for k in kernel.outputs))
+
+
+def _output_shape(lowered: Lowered, k: int) -> Shape:
+    return lowered.outputs[k].shape
+
+
+def _constant(value: ir.Value) -> bool:
+    return value.is_initializer() and not value.is_graph_input()
+
+
+class _Symbols:
+    """Which symbols the program's inputs bind, and dims in terms of them.
+
+    A dim such as "past+seq" whose parts no input binds is one symbol of that name, as in `lower_region`.
+    """
+
+    def __init__(self, inputs: Sequence[ir.Value]) -> None:
+        dims = [d for v in inputs for d in shape_of(v)]
+        self.bound = {name for d in dims if (name := d.bare_symbol) is not None}
+        self.rename = {d: Dim.symbol(str(d)) for d in dims if not d.symbols <= self.bound and d.bare_symbol is None}
+        self.bound |= {str(d) for d in self.rename}
+
+    def dim(self, dim: Dim) -> Dim:
+        if dim in self.rename:
+            return self.rename[dim]
+        unknown = {s: Dim.of(s) for s in dim.symbols if s not in self.bound}
+        return dim.substitute(unknown) if unknown else dim
+
+    def shape(self, shape: Shape) -> Shape:
+        return tuple(self.dim(d) for d in shape)
+
+    def check(self, program: Program) -> None:
+        used: set[str] = set()
+        for spec in (*program.inputs, *program.outputs):
+            for dim in spec.shape:
+                used |= dim.symbols
+        for call in program.calls:
+            for dim in (*call.sizes, call.extent, call.grain, call.scratch):
+                used |= dim.symbols
+        if used - self.bound:
+            raise Decline(f"the extent {min(used - self.bound)} is not known from the partition's inputs")
+
+
+def _buffer_name(k: int) -> str:
+    return f"b{k}"
+
+
+def _lifetimes(inner: Sequence[ir.Value], steps: Sequence[_Step], shapes: Mapping[ir.Value, Shape],
+               symbols: _Symbols) -> list[Buffer]:
+    buffers = []
+    for k, value in enumerate(inner):
+        alive = [n for n, step in enumerate(steps) if value in step.writes or value in step.reads]
+        size = Dim.product(symbols.shape(shapes[value])) * BYTES[stored_name(value.dtype)]
+        buffers.append(Buffer(_buffer_name(k), size, alive[0], alive[-1]))
+    return buffers
+
+
+def _call(step: _Step, places: Mapping[ir.Value, Slot], symbols: _Symbols) -> KernelCall:
+    kernel = step.kernel
+    return KernelCall(kernel.symbol, tuple(places[v] for v in (*step.reads, *step.writes)),
+                      tuple(symbols.dim(Dim.symbol(s)) for s in kernel.sizes), symbols.dim(kernel.extent),
+                      symbols.dim(kernel.grain), kernel.align, symbols.dim(kernel.scratch))

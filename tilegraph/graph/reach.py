@@ -1,0 +1,70 @@
+"""Reachability between nodes, kept up to date while sets of nodes are contracted.
+
+Ancestors and descendants are bit sets (Python integers), so testing convexity of a set is a few operations on
+integers. A set S is convex if no path leaves S and comes back; contracting convex sets one after another keeps the
+quotient graph acyclic, because each set is tested against the graph in which the earlier ones are single nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable
+from typing import Generic, TypeVar
+
+N = TypeVar("N", bound=Hashable)
+
+
+class Reach(Generic[N]):
+    """`nodes` in topological order with `edges` between them."""
+
+    def __init__(self, nodes: Iterable[N], edges: Iterable[tuple[N, N]]) -> None:
+        self.nodes = list(nodes)
+        self.number = {node: k for k, node in enumerate(self.nodes)}
+        count = len(self.nodes)
+        self._above = [1 << k for k in range(count)]  # ancestors, itself included
+        self._below = [1 << k for k in range(count)]  # descendants, itself included
+        successors: list[list[int]] = [[] for _ in range(count)]
+        for a, b in edges:
+            successors[self.number[a]].append(self.number[b])
+        for a in range(count):
+            for b in successors[a]:
+                self._above[b] |= self._above[a]
+        for a in range(count - 1, -1, -1):
+            for b in successors[a]:
+                self._below[a] |= self._below[b]
+
+    def bits(self, members: Iterable[N]) -> int:
+        found = 0
+        for node in members:
+            found |= 1 << self.number[node]
+        return found
+
+    def is_convex(self, members: Collection[N]) -> bool:
+        """Whether no path leaves `members` and returns, contracted sets counting as one node."""
+        above = below = 0
+        for node in members:
+            k = self.number[node]
+            above |= self._above[k]
+            below |= self._below[k]
+        return above & below & ~self.bits(members) == 0
+
+    def reaches(self, a: N, b: N) -> bool:
+        return bool(self._below[self.number[a]] >> self.number[b] & 1)
+
+    def contract(self, members: Collection[N]) -> None:
+        """Makes the convex set `members` one node of the quotient graph: each member reaches all that one reaches."""
+        above = below = 0
+        for node in members:
+            k = self.number[node]
+            above |= self._above[k]
+            below |= self._below[k]
+        for k in _set_bits(above):
+            self._below[k] |= below
+        for k in _set_bits(below):
+            self._above[k] |= above
+
+
+def _set_bits(bits: int) -> Iterable[int]:
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low

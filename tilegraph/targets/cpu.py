@@ -1,0 +1,24 @@
+"""The CPU target: x86-64-v3 and v4 (AArch64 is compiled, not tuned)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilegraph.codegen import isa
+from tilegraph.passes import Pass
+from tilegraph.rewrites.fusion import RegionFusion
+from tilegraph.rewrites.normalise import NORMALISE
+from tilegraph.targets.base import Target
+
+
+def _passes(offload: str) -> Sequence[Pass]:
+    return (*NORMALISE, RegionFusion(offload))
+
+
+def _isa(mcpu: str | None) -> isa.Isa:
+    """Row kernels use the base level only, so that a library runs on every CPU of that level."""
+    found = isa.host() if mcpu is None else isa.from_mcpu(mcpu)
+    return isa.Isa(found.base)
+
+
+CPU = Target("cpu", "x86-64 CPUs with AVX2 or AVX-512, compiled for this machine or for --mcpu NAME", _passes, _isa)
