@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,8 @@ class ModelTiming:
     """Seconds per run of one peer over all rounds, and its ratio to the first peer.
 
     `ratio` is the median over rounds of (first peer's time / this one's): above 1, this one is faster. `ratio_low` and
-    `ratio_high` bound that median with the result's `coverage`. `create_s` is the median of fresh session creations.
+    `ratio_high` bound that median with the result's `coverage`. `create_s` is the median of fresh session creations (NaN, in JSON
+    null, if not measured).
     `peak_bytes` is the worker's VmHWM, `anon_bytes` its RssAnon after the last round, `base_bytes` its resident size
     before the session was created.
     """
@@ -35,7 +37,8 @@ class ModelTiming:
     def to_json(self) -> dict[str, Any]:
         return {"path": self.path, "name": self.name, "provider": self.provider, "median_s": self.median_s,
                 "p10_s": self.p10_s, "p90_s": self.p90_s, "ratio": self.ratio, "ratio_low": self.ratio_low,
-                "ratio_high": self.ratio_high, "create_s": self.create_s, "peak_bytes": self.peak_bytes,
+                "ratio_high": self.ratio_high, "peak_bytes": self.peak_bytes,
+                "create_s": None if math.isnan(self.create_s) else self.create_s,
                 "anon_bytes": self.anon_bytes, "base_bytes": self.base_bytes, "repeats": self.repeats,
                 "samples_s": list(self.samples_s)}
 

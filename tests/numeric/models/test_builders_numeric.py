@@ -213,3 +213,17 @@ def test_a_bert_layer_matches_numpy() -> None:
     y = 0.5 * y * (1 + np.vectorize(math.erf)(y / math.sqrt(2)))
     expected = norm(dense(y, "output.dense") + x, "output.LayerNorm")
     np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("constants", [0, 1, 30])
+def test_the_overhead_model_depends_on_every_region(constants: int) -> None:
+    from models.overhead import overhead_model
+
+    model = overhead_model(constants, nodes=3)
+    onnx.checker.check_model(model, full_check=True)
+    feeds = {"x": np.linspace(-1, 1, 8, dtype=np.float32)}
+    with_regions = run(model, feeds)[0]
+    without = run(overhead_model(constants, nodes=3, regions=False), feeds)[0]
+    assert np.isfinite(with_regions).all()
+    assert np.abs(with_regions - without).max() > 0.1
+    assert len(model.graph.initializer) == 1 + 3 * constants

@@ -1,0 +1,125 @@
+"""`make bench`: every chain, real model and built model against ONNX Runtime on the original.
+
+    python -m models.bench [--only chains|zoo|built|overhead|compile] [--case NAME] [--threads 1,2] [--runs N]
+                           [--json FILE] [--markdown] [--readme]
+
+Exit code 1 if an answer is wrong or a case failed; a case that is right but slower than required is called short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from models import report
+from models.cases import GROUPS, Case, cases
+from models.overhead import Overhead, measure
+from models.pipeline import OUT, Outcome, run_case
+from tilegraph.errors import TilegraphError
+
+CONSTANTS = (0, 30, 200)
+# The BERT layer: seconds allowed for `optimize` with an empty and with a filled kernel cache.
+COLD_S, WARM_S = 10.0, 3.0
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    err = Console(stderr=True)
+    outcomes: list[Outcome] = []
+    overheads: list[Overhead] = []
+    lines: list[str] = []
+    failed = False
+    for case in _chosen(options.only, options.case):
+        outcome = run_case(case, threads=options.threads, runs=options.runs)
+        outcomes.append(outcome)
+        err.print(f"{case.group}/{case.name}: {outcome.verdict}"
+                  + "".join(f"; {p}" for p in outcome.problems), markup=False, soft_wrap=True)
+    if options.only in (None, "overhead") and not options.case:
+        for constants in CONSTANTS:
+            try:
+                overheads.append(measure(constants, runs=options.runs or 30))
+            except TilegraphError as error:
+                failed = True
+                lines.append(f"failed: {error}")
+        lines += report.overhead_lines(overheads)
+    if options.only in (None, "compile") and not options.case:
+        lines += compile_times()
+    if outcomes:
+        Console(width=None if sys.stdout.isatty() else 200).print(
+            report.terminal(outcomes, options.threads, "tilegraph bench"))
+    for line in lines:
+        print(line)
+    block = report.markdown(outcomes, options.threads, lines)
+    if options.markdown:
+        print(block)
+    if options.readme:
+        README.write_text(report.into_readme(README.read_text(encoding="utf-8"), block), encoding="utf-8")
+    if options.json:
+        data = {"cases": [o.to_json() for o in outcomes], "overhead": [o.to_json() for o in overheads],
+                "lines": lines}
+        Path(options.json).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return int(failed or any(o.verdict in ("wrong", "failed") for o in outcomes))
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m models.bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=[*GROUPS, "overhead", "compile"])
+    parser.add_argument("--case", action="append", default=[], help="only this case (may be repeated)")
+    parser.add_argument("--threads", type=_threads, default=[1, 2], help="such as 1,2 (the default)")
+    parser.add_argument("--runs", type=int, help="rounds (default: 30, fewer for models of more than a second)")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--markdown", action="store_true", help="print the README's table")
+    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    return parser.parse_args(arguments)
+
+
+def _threads(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of thread counts such as 1,2")
+    return counts
+
+
+def _chosen(only: str | None, names: list[str]) -> list[Case]:
+    groups = [g for g in GROUPS if only in (None, g)]
+    found = [c for g in groups for c in cases(g)]
+    unknown = set(names) - {c.name for c in found}
+    if unknown:
+        raise SystemExit(f"no case {', '.join(sorted(unknown))}; there are: {', '.join(c.name for c in found)}")
+    return [c for c in found if not names or c.name in names]
+
+
+def compile_times() -> list[str]:
+    """`tilegraph optimize` of the BERT layer as a user runs it: a new process, first with an empty kernel cache."""
+    case = next(c for c in cases("built") if c.name == "bert_128")
+    path = case.path()
+    lines: list[str] = []
+    code = ("import sys, time; s = time.perf_counter(); from tilegraph.compiler import optimize; "
+            "optimize(sys.argv[1], target='cpu').save(sys.argv[2], force=True); print(time.perf_counter() - s)")
+    with tempfile.TemporaryDirectory(prefix="tilegraph-cache-") as cache:
+        environment = {**os.environ, "TILEGRAPH_CACHE_DIR": cache}
+        for label, limit in (("empty", COLD_S), ("filled", WARM_S)):
+            done = subprocess.run([sys.executable, "-c", code, str(path), str(OUT / "compile.tilegraph")],
+                                  capture_output=True, text=True, env=environment, check=False)
+            if done.returncode:
+                return [*lines, f"optimize of the BERT layer: failed: {done.stderr.strip().splitlines()[-1:]}"]
+            taken = float(done.stdout.split()[-1])
+            verdict = "pass" if taken <= limit else "short"
+            lines.append(f"optimize of the BERT layer with {'an' if label == 'empty' else 'a'} {label} kernel cache: "
+                         f"{taken:.1f} s, {limit:g} allowed: {verdict}")
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,115 @@
+"""What `make bench` and `make demo` run: each case is a model file with the inputs to time and to verify it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models import builders
+from models.chains import chains
+from models.inputs import inputs_for
+from models.zoo import zoo
+
+Feeds = dict[str, npt.NDArray[Any]]
+GROUPS = ("chains", "zoo", "built")
+
+
+@dataclass(frozen=True)
+class Case:
+    """`feeds` are timed and verified; `others` (other sizes, for models that leave sizes open) are verified only.
+
+    `must_hold`: the least median ratio to ONNX Runtime. Without one, the ratio's interval must reach `NOT_SLOWER`.
+    """
+
+    name: str
+    group: str
+    path: Callable[[], Path]
+    feeds: Callable[[], Feeds]
+    others: Callable[[], Sequence[Feeds]] = tuple
+    must_hold: float | None = None
+    runs: int = 30
+
+
+NOT_SLOWER = 0.98
+
+
+def cases(group: str) -> list[Case]:
+    """The cases of a group; `KeyError` for an unknown one."""
+    return {"chains": _chain_cases, "zoo": _zoo_cases, "built": _built_cases}[group]()
+
+
+def _chain_cases() -> list[Case]:
+    return [Case(c.name, "chains", c.path, c.inputs, must_hold=c.must_hold) for c in chains()]
+
+
+def _zoo_cases() -> list[Case]:
+    found = []
+    for model in zoo():
+        def path(model: Any = model) -> Path:
+            return Path(model.path)
+
+        def feeds(model: Any = model) -> Feeds:
+            return dict(model.inputs(0))
+
+        def others(model: Any = model) -> list[Feeds]:
+            batches = [1] if model.batch != 1 else []
+            if "batch" in model.dynamic:
+                batches.append(2)
+            made = [model.inputs(1, batch=b) for b in batches]
+            if not made and model.dynamic:
+                made = [model.inputs(1)]
+            return made
+
+        found.append(Case(model.name, "zoo", path, feeds, others))
+    return found
+
+
+def _built(label: str, name: str, *, dims: dict[str, int] | None = None, other: dict[str, int] | None = None,
+           runs: int = 30, **sizes: Any) -> Case:
+    """`dims` makes it a dynamic export, timed at those sizes and verified at `other` too."""
+    dynamic = dims is not None
+
+    def path() -> Path:
+        return builders.path(name, dynamic=dynamic, **sizes)
+
+    def feeds() -> Feeds:
+        return inputs_for(path(), dims=dims)
+
+    def others() -> list[Feeds]:
+        return [inputs_for(path(), seed=1, dims=other)] if other else []
+
+    return Case(label, "built", path, feeds, others, runs=runs)
+
+
+def _built_cases() -> list[Case]:
+    return [
+        _built("bert_128", "bert"),
+        _built("bert_512", "bert", seq=512),
+        _built("bert_dynamic", "bert", dims={"batch": 4, "seq": 128}, other={"batch": 1, "seq": 37}),
+        _built("bert_embeddings", "bert_embeddings", dims={"batch": 1, "seq": 128}, other={"batch": 3, "seq": 21}),
+        _built("bert_fused_ops", "bert", fused=True),
+        _built("llama_512", "llama"),
+        _built("llama_dynamic", "llama", dims={"batch": 2, "seq": 128}, other={"batch": 1, "seq": 33}),
+        _built("llama_gqa", "llama_gqa"),
+        _built("llama_fused_ops", "llama", seq=128, fused=True),
+        _built("gpt2_prefill_512", "gpt2_prefill"),
+        _built("gpt2_decode_511", "gpt2_decode"),
+        _built("gpt2_decode_dynamic", "gpt2_decode", dims={"batch": 1, "past": 255}, other={"batch": 2, "past": 30}),
+        _built("resnet50", "resnet50"),
+        _built("resnet50_dynamic", "resnet50", batch_norm=True, dims={"batch": 2}, other={"batch": 1}),
+        _built("mobilenetv2", "mobilenetv2"),
+        _built("mobilenetv2_dynamic", "mobilenetv2", dims={"batch": 4}, other={"batch": 1}),
+        _built("window_2048", "window", runs=15),
+        _built("llama_window_4096", "llama_window", runs=10),
+    ]
+
+
+def shapes(feeds: Feeds) -> str:
+    """The shapes of the largest input, for tables: "1x128x768"."""
+    largest = max(feeds.values(), key=lambda v: (v.size, v.ndim))
+    return "x".join(map(str, np.shape(largest))) or "scalar"

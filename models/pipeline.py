@@ -1,0 +1,99 @@
+"""One case from file to verdict: optimize, save, verify, time against ONNX Runtime on the original."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from models.cases import NOT_SLOWER, Case, shapes
+from tilegraph.bench import BenchResult, Peer, bench
+from tilegraph.bench.peers import peer_for
+from tilegraph.errors import TilegraphError
+
+OUT = Path(__file__).resolve().parents[1] / "build" / "bench"
+CREATE_SLACK = 1.05  # of ONNX Runtime's creation time: the spread of the median of three
+
+
+@dataclass
+class Outcome:
+    """What happened. `verdict`: pass, short (answers right, too slow), wrong (answers differ) or failed."""
+
+    case: Case
+    inputs: str = ""
+    optimize_s: float = 0.0
+    summary: dict[str, Any] = field(default_factory=dict)
+    same: bool | None = None
+    benches: dict[int, BenchResult] = field(default_factory=dict)  # by threads
+    problems: list[str] = field(default_factory=list)
+    verdict: str = "failed"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.case.name, "group": self.case.group, "must_hold": self.case.must_hold,
+                "inputs": self.inputs, "optimize_s": self.optimize_s, "summary": self.summary, "same": self.same,
+                "bench": {str(t): r.to_json() for t, r in self.benches.items()}, "problems": self.problems,
+                "verdict": self.verdict}
+
+
+def run_case(case: Case, *, threads: Sequence[int] = (1,), runs: int | None = None, out: Path = OUT,
+             create: bool = True) -> Outcome:
+    """Never raises for what the case itself does wrong: the outcome carries it."""
+    outcome = Outcome(case)
+    try:
+        _run(case, outcome, threads, runs or case.runs, out, create)
+    except TilegraphError as error:
+        outcome.problems.append(str(error))
+    except Exception as error:  # a bug in a stage must not hide the other cases
+        outcome.problems.append(f"{type(error).__name__}: {error}")
+    return outcome
+
+
+def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: Path, create: bool) -> None:
+    from tilegraph.compiler import optimize
+    from tilegraph.verify import verify
+
+    original, feeds = case.path(), case.feeds()
+    outcome.inputs = shapes(feeds)
+    start = time.perf_counter()
+    model = optimize(original, target="cpu")
+    folder = Path(model.save(out / f"{case.name}.tilegraph", force=True))
+    outcome.optimize_s = time.perf_counter() - start
+    outcome.summary = model.summary.to_json()
+    for fed in (feeds, *case.others()):
+        result = verify(original, folder, inputs=fed)
+        if not result.same:
+            outcome.same = False
+            different = [o.name for o in result.outputs if not o.same]
+            reasons = result.problems or ([result.inconclusive] if result.inconclusive else [])
+            outcome.problems.append(f"verify at {shapes(fed)}: "
+                                    + "; ".join([*(f"{n} differs" for n in different), *reasons]))
+    outcome.same = outcome.same is None
+    if not outcome.same:
+        outcome.verdict = "wrong"
+        return
+    for count in threads:
+        peers: list[str | Path | Peer] = [Peer("ONNX Runtime", original), peer_for(folder)]
+        outcome.benches[count] = bench(peers, threads=count, runs=runs, inputs=feeds,
+                                       create=create and count == threads[0])
+    outcome.problems += shortfalls(case, outcome.benches)
+    outcome.verdict = "short" if outcome.problems else "pass"
+
+
+def shortfalls(case: Case, benches: dict[int, BenchResult]) -> list[str]:
+    """What the timings miss, one line each; empty when the case passes."""
+    missed = []
+    for threads, result in benches.items():
+        original, ours = result.models
+        if case.must_hold is not None:
+            # The required ratios are stated for one thread.
+            if threads == 1 and ours.ratio < case.must_hold:
+                missed.append(f"{ours.ratio:.2f}x at 1 thread, {case.must_hold:g}x is required")
+        elif ours.ratio_high < NOT_SLOWER:
+            missed.append(f"slower than ONNX Runtime at {threads} thread(s): {ours.ratio:.2f} "
+                          f"[{ours.ratio_low:.2f}, {ours.ratio_high:.2f}]")
+        if case.group != "chains" and ours.create_s > CREATE_SLACK * original.create_s:
+            missed.append(f"the session takes {ours.create_s * 1e3:.1f} ms to create, ONNX Runtime's of the original "
+                          f"{original.create_s * 1e3:.1f}")
+    return missed

@@ -1,0 +1,82 @@
+"""Outcomes as a table on the terminal and as the README's markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from models.overhead import LIMIT_S, Overhead
+from models.pipeline import Outcome
+from tilegraph.bench.table import megabytes, ratio, seconds
+
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+_STYLE = {"pass": "green", "short": "yellow", "wrong": "red", "failed": "red"}
+
+
+def _required(outcome: Outcome) -> str:
+    return f"≥ {outcome.case.must_hold:g}" if outcome.case.must_hold is not None else "not slower"
+
+
+def _cells(outcome: Outcome, threads: Sequence[int]) -> list[str]:
+    """One row: name, inputs, ratios, what is required, times, session creation, memory, optimize, verdict."""
+    ratios = [ratio(outcome.benches[t].models[1]) if t in outcome.benches else "-" for t in threads]
+    times, create, peak = ["-"] * 3
+    if outcome.benches:
+        original, ours = next(iter(outcome.benches.values())).models
+        times = f"{seconds(original.median_s)} → {seconds(ours.median_s)}"
+        create = f"{seconds(original.create_s)} → {seconds(ours.create_s)}"
+        peak = f"{megabytes(original.peak_bytes)} → {megabytes(ours.peak_bytes)}"
+    same = {True: "same", False: "differ", None: "-"}[outcome.same]
+    return [outcome.case.name, outcome.inputs, *ratios, _required(outcome), times, create, peak,
+            seconds(outcome.optimize_s) if outcome.optimize_s else "-", same, outcome.verdict]
+
+
+def _headings(threads: Sequence[int]) -> list[str]:
+    return ["model", "input", *(f"ratio, {t} thread{'s' if t > 1 else ''}" for t in threads), "required", "time",
+            "session", "peak memory", "optimize", "answers", ""]
+
+
+def header(outcomes: Sequence[Outcome]) -> str:
+    """The machine, from the first measurement."""
+    for outcome in outcomes:
+        for result in outcome.benches.values():
+            v = result.versions
+            return f"{v['cpu']}, onnxruntime {v['onnxruntime']}, tilegraph {v['tilegraph']}, python {v['python']}"
+    return "nothing was measured"
+
+
+def terminal(outcomes: Sequence[Outcome], threads: Sequence[int], title: str) -> Table:
+    t = Table(title=f"{title}: {header(outcomes)}", title_justify="left", caption_justify="left",
+              caption="ratio: ONNX Runtime (all optimizations, original model) / tilegraph, median of rounds and its "
+                      "95% interval; time, session and memory: original → optimized")
+    for heading in _headings(threads):
+        t.add_column(heading, justify="left" if heading in ("model", "", "answers") else "right")
+    for outcome in outcomes:
+        *cells, verdict = _cells(outcome, threads)
+        t.add_row(*cells, f"[{_STYLE[verdict]}]{verdict}[/]")
+    return t
+
+
+def overhead_lines(found: Sequence[Overhead]) -> list[str]:
+    return [f"a plugin node with {o.constants} constant inputs: {o.seconds * 1e6:.2f} µs [{o.low * 1e6:.2f}, "
+            f"{o.high * 1e6:.2f}], {LIMIT_S * 1e6:.1f} allowed: {o.verdict}" for o in found]
+
+
+def markdown(outcomes: Sequence[Outcome], threads: Sequence[int], lines: Sequence[str]) -> str:
+    """The README's block, without the markers."""
+    rows = [_headings(threads), ["---"] * len(_headings(threads)), *(_cells(o, threads) for o in outcomes)]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows) if outcomes else ""
+    counts = ", ".join(f"{n} {verdict}" for verdict in _STYLE
+                       if (n := sum(o.verdict == verdict for o in outcomes)))
+    intro = (f"{header(outcomes)}. Ratio: ONNX Runtime's time on the original (all optimizations) / tilegraph's, "
+             f"median of paired rounds and its 95% interval. Time, session, memory: original → optimized. {counts}.")
+    return "\n\n".join(part for part in (intro if outcomes else "", table, "\n".join(f"- {x}" for x in lines)) if part)
+
+
+def into_readme(text: str, block: str) -> str:
+    """`text` with what is between the markers replaced; `ValueError` without the markers."""
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"the README lacks {BEGIN} or {END}")
+    before, rest = text.split(BEGIN, 1)
+    return f"{before}{BEGIN}\n{block}\n{END}{rest.split(END, 1)[1]}"

@@ -1,0 +1,118 @@
+"""The verdicts of `make bench`, its tables and its options, on made-up timings."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from models import bench as suite
+from models import report
+from models.cases import GROUPS, Case, cases
+from models.overhead import LIMIT_S, Overhead
+from models.pipeline import Outcome, shortfalls
+from tilegraph.bench import BenchResult, ModelTiming
+
+
+def _timing(name: str, median: float, ratio: tuple[float, float, float], create: float) -> ModelTiming:
+    return ModelTiming(name, name, "P", median, median, median, *ratio, create, 200_000_000, 1, 1, 1, (median,))
+
+
+def _bench(ratio: float, low: float, high: float, *, threads: int = 1, create: float = 0.01) -> BenchResult:
+    first = _timing("original", 1e-3, (1.0, 1.0, 1.0), 0.01)
+    ours = _timing("ours", 1e-3 / ratio, (ratio, low, high), create)
+    return BenchResult(threads, 30, {"cpu": "A CPU", "python": "3", "tilegraph": "1", "onnxruntime": "2"},
+                       (first, ours), 0.957, None, {})
+
+
+def _case(group: str, must_hold: float | None = None) -> Case:
+    return Case("m", group, Path, dict, must_hold=must_hold)
+
+
+def test_a_chain_must_reach_its_ratio_at_one_thread() -> None:
+    chain = _case("chains", 5.0)
+    assert shortfalls(chain, {1: _bench(5.0, 4.8, 5.2)}) == []
+    assert shortfalls(chain, {1: _bench(4.9, 4.8, 5.2)}) == ["4.90x at 1 thread, 5x is required"]
+    assert shortfalls(chain, {1: _bench(5.1, 5, 5.2), 2: _bench(3.0, 2.9, 3.1, threads=2)}) == []
+
+
+def test_a_model_must_not_be_slower_at_any_thread_count() -> None:
+    model = _case("zoo")
+    assert shortfalls(model, {1: _bench(0.97, 0.95, 0.98), 2: _bench(1.2, 1.1, 1.3)}) == []
+    missed = shortfalls(model, {1: _bench(1.2, 1.1, 1.3), 2: _bench(0.95, 0.93, 0.97)})
+    assert len(missed) == 1
+    assert "2 thread(s): 0.95 [0.93, 0.97]" in missed[0]
+
+
+def test_a_session_must_not_take_longer_to_create() -> None:
+    assert shortfalls(_case("built"), {1: _bench(1.2, 1.1, 1.3, create=0.0104)}) == []
+    missed = shortfalls(_case("built"), {1: _bench(1.2, 1.1, 1.3, create=0.02)})
+    assert missed == ["the session takes 20.0 ms to create, ONNX Runtime's of the original 10.0"]
+    assert shortfalls(_case("built"), {2: _bench(1.2, 1.1, 1.3, create=math.nan)}) == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_case_names_are_unique_and_chains_carry_their_ratio(group: str) -> None:
+    names = [c.name for c in cases(group)]
+    assert len(names) == len(set(names))
+    if group == "chains":
+        assert sum(c.must_hold is not None for c in cases(group)) >= 9
+    else:
+        assert all(c.must_hold is None for c in cases(group))
+
+
+def test_every_builder_is_benchmarked() -> None:
+    from models import builders
+
+    text = Path(suite.__file__).with_name("cases.py").read_text()
+    assert all(f'"{name}"' in text for name in builders.names())
+
+
+def _outcomes() -> list[Outcome]:
+    good = Outcome(_case("zoo"), "1x128", 1.5, same=True, benches={1: _bench(2.0, 1.9, 2.1)}, verdict="pass")
+    wrong = Outcome(_case("chains", 5.0), "1x512", 0.5, same=False, verdict="wrong")
+    return [good, wrong]
+
+
+def test_tables_lead_with_ratios_and_name_the_cpu() -> None:
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(report.terminal(_outcomes(), (1,), "t"))
+    text = stream.getvalue()
+    for part in ("A CPU", "2.00 [1.90, 2.10]", "1 ms → 500 µs", "200 MB → 200 MB", "differ", "wrong", "≥ 5"):
+        assert part in text, part
+    block = report.markdown(_outcomes(), (1,), ["a line"])
+    assert block.startswith("A CPU")
+    assert "1 pass, 1 wrong" in block
+    assert "| m | 1x128 | 2.00 [1.90, 2.10] | not slower |" in block
+    assert block.endswith("- a line")
+    lengths = {row.count("|") for row in block.splitlines() if row.startswith("|")}
+    assert len(lengths) == 1
+
+
+def test_the_readmes_block_is_replaced_and_nothing_else() -> None:
+    text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
+    assert report.into_readme(text, "new") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    with pytest.raises(ValueError, match="bench:end"):
+        report.into_readme(f"no end {report.BEGIN}", "new")
+    readme = suite.README.read_text(encoding="utf-8")
+    assert report.into_readme(readme, "x") != readme
+
+
+def test_overhead_lines_give_the_verdict() -> None:
+    lines = report.overhead_lines([Overhead(0, 40, LIMIT_S, 1e-6, 1.3e-6), Overhead(30, 40, 2e-6, 1.9e-6, 2.1e-6)])
+    assert lines[0].endswith("pass")
+    assert lines[1].endswith("short")
+    assert "30 constant inputs: 2.00 µs" in lines[1]
+
+
+def test_bad_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for bad in (["--threads", "0"], ["--threads", "a"], ["--only", "everything"]):
+        with pytest.raises(SystemExit) as caught:
+            suite.main(bad)
+        assert caught.value.code == 2
+    assert "not a list of thread counts" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="no case nothing"):
+        suite.main(["--case", "nothing", "--only", "chains"])
