@@ -1,1 +1,35 @@
-"""Normalisation."""
+"""Normalisation: the same model with its shapes known, its constants computed and its no-ops gone.
+
+`NORMALISE` is the ordered tuple of passes. Shapes come before folding because a shape computation is constant once
+extents are; folding comes before the second shapes because it decides branches and float shape arithmetic.
+"""
+
+from tilegraph.passes.base import Pass
+from tilegraph.rewrites.normalise.casts import CastChains
+from tilegraph.rewrites.normalise.constants import LiftConstants
+from tilegraph.rewrites.normalise.cse import CommonSubexpressions
+from tilegraph.rewrites.normalise.dead_code import DeadCode
+from tilegraph.rewrites.normalise.dedup_initializers import DedupInitializers
+from tilegraph.rewrites.normalise.fold import Fold
+from tilegraph.rewrites.normalise.identity import IdentityElimination
+from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
+from tilegraph.rewrites.normalise.unused_initializers import UnusedInitializers
+
+NORMALISE: tuple[Pass, ...] = (
+    LiftConstants(),
+    DeadCode("dead-code-first"),
+    Shapes("shapes-first"),
+    Fold("fold-first"),
+    IdentityElimination("identity-first"),
+    Shapes(),
+    Fold(),
+    IdentityElimination(),
+    CastChains(),
+    DedupInitializers(),
+    CommonSubexpressions(),
+    DeadCode(),
+    UnusedInitializers(),
+)
+
+__all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "Fold",
+           "IdentityElimination", "LiftConstants", "Shapes", "UnusedInitializers", "symbolic_contents"]

@@ -23,16 +23,6 @@ def check_opset(proto: onnx.ModelProto, name: str) -> None:
             raise InputError(f"{name} uses opset {version}; tilegraph knows opsets {MIN_OPSET} to {MAX_OPSET}: {fix}")
 
 
-def check_graph(proto: onnx.ModelProto, name: str) -> None:
-    """Runs onnx's checker on `proto` without its weights. Raises InputError with the checker's complaint.
-
-    Nodes in an order that is not topological are not held against a model; see `load`.
-    """
-    complaint = complaint_of(proto)
-    if complaint:
-        raise InputError(f"{name} is not a valid model: {complaint}")
-
-
 def complaint_of(proto: onnx.ModelProto) -> str:
     """The first complaint of onnx's checker about `proto` without its weights, on one line; empty if there is none."""
     try:

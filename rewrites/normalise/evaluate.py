@@ -1,0 +1,291 @@
+"""The value of one node on constant inputs, with ONNX's semantics, in numpy.
+
+Arithmetic that IEEE defines exactly is done in the tensor's own type; transcendental functions and float reductions
+are computed in double precision and rounded once. Structural ops go through onnx's reference implementation. Ops that
+are not listed are not evaluated. `tests/numeric/normalise` compares each of them with ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+Array = npt.NDArray[Any]
+Arrays = Sequence[Array | None]
+
+# Moves, cuts and fills: onnx's reference does what numpy does.
+STRUCTURAL = frozenset((
+    "Concat", "ConstantOfShape", "CumSum", "Expand", "EyeLike", "Flatten", "Gather", "GatherND", "NonZero", "OneHot",
+    "Pad", "Range", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Tile", "Transpose",
+    "Trilu", "Unsqueeze",
+))
+# These also work on types that numpy has no arithmetic for.
+_ANY_TYPE = frozenset(("Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+                       "Tile", "Transpose", "Unsqueeze"))
+_WORK_LIMIT = 1 << 27  # multiplications of a constant matrix product
+
+_D = ir.DataType
+NUMERIC = frozenset((_D.FLOAT, _D.DOUBLE, _D.FLOAT16, _D.INT8, _D.INT16, _D.INT32, _D.INT64, _D.UINT8, _D.UINT16,
+                     _D.UINT32, _D.UINT64, _D.BOOL))
+
+
+class CannotEvaluate(Exception):
+    """Why a node is not evaluated."""
+
+
+def evaluable(node: ir.Node) -> bool:
+    """Whether `evaluate` knows the op; it may still refuse the operands."""
+    return node.domain == "" and (node.op_type in STRUCTURAL or node.op_type in _DIRECT)
+
+
+def evaluate(node: ir.Node, inputs: Arrays, dtypes: Sequence[_D | None], opset: int) -> list[Array]:
+    """The outputs of `node`. `inputs` and `dtypes` have None for absent inputs.
+
+    Raises CannotEvaluate with the reason.
+    """
+    op = node.op_type
+    if any(a.is_ref() for a in node.attributes.values()):
+        raise CannotEvaluate("an attribute is a parameter of a function")
+    if op not in _ANY_TYPE and any(d is not None and d not in NUMERIC for d in dtypes):
+        raise CannotEvaluate("the element type has no arithmetic here")
+    with np.errstate(all="ignore"):
+        direct = _DIRECT.get(op)
+        if direct is not None:
+            return [np.asarray(direct(node, inputs, opset))]
+        return _reference(node, inputs, opset)
+
+
+def _reference(node: ir.Node, inputs: Arrays, opset: int) -> list[Array]:
+    names = [f"i{k}" if v is not None else "" for k, v in enumerate(inputs)]
+    proto = onnx.NodeProto(op_type=node.op_type, input=names, output=[f"o{k}" for k in range(len(node.outputs))])
+    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
+    graph = onnx.GraphProto(name="one", node=[proto])
+    for name in names:
+        if name:
+            graph.input.append(onnx.ValueInfoProto(name=name))
+    graph.output.extend(onnx.ValueInfoProto(name=o) for o in proto.output)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    try:
+        feeds = {n: v for n, v in zip(names, inputs, strict=True) if v is not None}
+        results = ReferenceEvaluator(model).run(None, feeds)
+    except Exception as error:  # a node that is wrong on these values: leave it to the run, and to its message
+        raise CannotEvaluate(f"its operands do not fit ({error})") from error
+    return [np.asarray(r) for r in results]
+
+
+# -- direct evaluation -----------------------------------------------------------------------------------
+Direct = Callable[[ir.Node, Arrays, int], Any]
+
+
+def _given(inputs: Arrays, index: int) -> Array:
+    found = inputs[index] if index < len(inputs) else None
+    if found is None:
+        raise CannotEvaluate(f"input {index} is absent")
+    return found
+
+
+def _attr(node: ir.Node, name: str, default: Any = None) -> Any:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value
+
+
+def _unary(op: Callable[[Array], Array]) -> Direct:
+    return lambda node, inputs, opset: op(_given(inputs, 0))
+
+
+def _binary(op: Callable[[Array, Array], Array]) -> Direct:
+    def run(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+        try:
+            return op(_given(inputs, 0), _given(inputs, 1))
+        except ValueError as error:
+            raise CannotEvaluate("its operands do not broadcast") from error
+    return run
+
+
+def _precise(op: Callable[[Array], Array]) -> Direct:
+    """In double precision, rounded once to the operand's type."""
+    def run(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+        x = _given(inputs, 0)
+        if x.dtype.kind != "f":
+            raise CannotEvaluate("it is defined for floats only")
+        return op(x.astype(np.float64)).astype(x.dtype)
+    return run
+
+
+def _fold_pairs(op: Callable[[Array, Array], Array]) -> Direct:
+    def run(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+        total = _given(inputs, 0)
+        for index in range(1, len(inputs)):
+            total = op(total, _given(inputs, index))
+        return total
+    return run
+
+
+def _div(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.asarray(np.divide(a, b))
+    if (b == 0).any():
+        raise CannotEvaluate("it divides an integer by zero")
+    if a.dtype.kind == "i" and ((b == -1).any() and (a == np.iinfo(a.dtype).min).any()):
+        raise CannotEvaluate("the quotient overflows")
+    quotient = np.floor_divide(a, b)
+    inexact = np.multiply(quotient, b) != a
+    return np.asarray(np.where(inexact & ((a < 0) != (b < 0)), quotient + 1, quotient).astype(a.dtype))
+
+
+def _mod(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    a, b = _given(inputs, 0), _given(inputs, 1)
+    if a.dtype.kind != "f" and (b == 0).any():
+        raise CannotEvaluate("it divides an integer by zero")
+    if _attr(node, "fmod", 0):
+        return np.asarray(np.fmod(a, b))
+    if a.dtype.kind == "f":
+        raise CannotEvaluate("Mod of floats needs fmod")
+    return np.asarray(np.mod(a, b))
+
+
+def _pow(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    base, exponent = _given(inputs, 0), _given(inputs, 1)
+    if base.dtype.kind == "f":
+        return np.asarray(np.power(base.astype(np.float64), exponent.astype(np.float64)).astype(base.dtype))
+    if exponent.dtype.kind == "f" or (exponent < 0).any():
+        raise CannotEvaluate("an integer power of this kind is not exact")
+    result = np.power(base.astype(object), exponent.astype(object))
+    limits = np.iinfo(base.dtype)
+    if any(not limits.min <= int(v) <= limits.max for v in np.ravel(result)):
+        raise CannotEvaluate("the power overflows")
+    return np.asarray(result).astype(base.dtype)
+
+
+def _cast_to(x: Array, target: _D, saturate: bool) -> Array:
+    if target not in NUMERIC:
+        raise CannotEvaluate(f"casts to {target.name} are left to the run")
+    dtype = target.numpy()
+    if x.dtype.kind == "f" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        wide = x.astype(np.float64)
+        if not np.isfinite(wide).all() or (wide < float(limits.min)).any() or (wide >= float(limits.max) + 1).any():
+            raise CannotEvaluate("a float outside the integer's range")
+    return x.astype(dtype)
+
+
+def _cast(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    return _cast_to(_given(inputs, 0), _D(_attr(node, "to")), bool(_attr(node, "saturate", 1)))
+
+
+def _cast_like(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    return _cast_to(_given(inputs, 0), _D.from_numpy(_given(inputs, 1).dtype), bool(_attr(node, "saturate", 1)))
+
+
+def _where(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    try:
+        return np.where(_given(inputs, 0), _given(inputs, 1), _given(inputs, 2))
+    except ValueError as error:
+        raise CannotEvaluate("its operands do not broadcast") from error
+
+
+def _clip(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    x = _given(inputs, 0)
+    if opset < 11:
+        low, high = _attr(node, "min"), _attr(node, "max")
+        limits = [None if v is None else np.asarray(v, dtype=x.dtype) for v in (low, high)]
+    else:
+        limits = [inputs[k] if k < len(inputs) else None for k in (1, 2)]
+    if limits[0] is not None:
+        x = np.maximum(x, limits[0])
+    return x if limits[1] is None else np.minimum(x, limits[1])
+
+
+def _axes(node: ir.Node, inputs: Arrays) -> tuple[int, ...] | None:
+    given = _attr(node, "axes")
+    if given is None and len(inputs) > 1 and inputs[1] is not None:
+        given = inputs[1].tolist()
+    return tuple(int(a) for a in given) if given is not None and len(given) else None
+
+
+def _reduce(op: Callable[..., Any]) -> Direct:
+    def run(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+        x, axes = _given(inputs, 0), _axes(node, inputs)
+        if axes is None and _attr(node, "noop_with_empty_axes", 0):
+            return x
+        if x.size == 0:
+            raise CannotEvaluate("it reduces an empty tensor")
+        wide = x.astype(np.float64) if x.dtype.kind == "f" else x
+        if x.dtype.kind != "f" and op is np.mean:
+            raise CannotEvaluate("an integer mean is left to the run")
+        kept = bool(_attr(node, "keepdims", 1))
+        return np.asarray(op(wide, axis=axes, keepdims=kept)).astype(x.dtype)
+    return run
+
+
+def _matmul(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    a, b = _given(inputs, 0), _given(inputs, 1)
+    if not a.ndim or not b.ndim or a.size * b.shape[-1] > _WORK_LIMIT:
+        raise CannotEvaluate("the product is too large to compute here")
+    if a.dtype.kind == "f":
+        return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype))
+    return np.asarray(np.matmul(a, b))
+
+
+def _gather_elements(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    data, indices = _given(inputs, 0), _given(inputs, 1).astype(np.int64)
+    axis = int(_attr(node, "axis", 0)) % max(data.ndim, 1)
+    size = data.shape[axis]
+    if indices.ndim != data.ndim or (indices.size and not -size <= indices.min() <= indices.max() < size):
+        raise CannotEvaluate("an index is out of range")
+    # Other axes of the indices may be shorter than the data's.
+    cut = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))
+    return np.asarray(np.take_along_axis(data[cut], np.where(indices < 0, indices + size, indices), axis))
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(np.isnan(x), x, np.where(x >= 0, 1 / (1 + e), e / (1 + e))))
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x)) if x.size else x
+
+
+def _shift(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    a, b = _given(inputs, 0), _given(inputs, 1)
+    if (b >= a.dtype.itemsize * 8).any():
+        raise CannotEvaluate("a shift by the width of the type or more is undefined")
+    return np.asarray(np.left_shift(a, b) if _attr(node, "direction") == "LEFT" else np.right_shift(a, b))
+
+
+def _is_inf(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    x = _given(inputs, 0)
+    wanted = [np.isposinf(x)] if _attr(node, "detect_positive", 1) else []
+    wanted += [np.isneginf(x)] if _attr(node, "detect_negative", 1) else []
+    return np.logical_or.reduce(wanted) if wanted else np.zeros(x.shape, np.bool_)
+
+
+_DIRECT: dict[str, Direct] = {
+    "Identity": _unary(lambda x: x),
+    "Add": _binary(np.add), "Sub": _binary(np.subtract), "Mul": _binary(np.multiply), "Div": _binary(_div),
+    "Mod": _mod, "Pow": _pow, "BitShift": _shift,
+    "Neg": _unary(np.negative), "Abs": _unary(np.abs), "Floor": _unary(np.floor), "Ceil": _unary(np.ceil),
+    "Round": _unary(np.rint), "Sign": _unary(np.sign), "Sqrt": _unary(np.sqrt),
+    "Reciprocal": _unary(lambda x: np.divide(np.ones((), x.dtype), x)),
+    "Relu": _unary(lambda x: np.maximum(x, np.zeros((), x.dtype))),
+    "Not": _unary(np.logical_not), "IsNaN": _unary(np.isnan), "IsInf": _is_inf,
+    "And": _binary(np.logical_and), "Or": _binary(np.logical_or), "Xor": _binary(np.logical_xor),
+    "Equal": _binary(np.equal), "Less": _binary(np.less), "LessOrEqual": _binary(np.less_equal),
+    "Greater": _binary(np.greater), "GreaterOrEqual": _binary(np.greater_equal),
+    "Where": _where, "Clip": _clip, "Cast": _cast, "CastLike": _cast_like,
+    "Max": _fold_pairs(np.maximum), "Min": _fold_pairs(np.minimum), "Sum": _fold_pairs(np.add),
+    "Exp": _precise(np.exp), "Log": _precise(np.log), "Sin": _precise(np.sin), "Cos": _precise(np.cos),
+    "Tan": _precise(np.tan), "Tanh": _precise(np.tanh), "Erf": _precise(_erf), "Sigmoid": _precise(_sigmoid),
+    "Sinh": _precise(np.sinh), "Cosh": _precise(np.cosh), "Atan": _precise(np.arctan),
+    "ReduceSum": _reduce(np.sum), "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),
+    "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
+    "MatMul": _matmul, "GatherElements": _gather_elements,
+}

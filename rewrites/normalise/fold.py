@@ -1,0 +1,196 @@
+"""Constant folding: what does not depend on the inputs is computed now.
+
+Handles: ops of `evaluate` on constants; any value whose contents `shapes` found to be integers (Shape, Size and what
+is computed from them, under frozen or fixed extents); If with a decided condition, whose branch moves out.
+
+Refused: more growth than `context.fold_limit_bytes` in all (what a node replaces for good is counted off, unless it is
+memory-mapped: the copy would not be); random ops; DequantizeLinear and QuantizeLinear (they carry the quantisation);
+Loop and Scan; initializers that are graph inputs (a caller may override them); types that numpy cannot compute in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from tilegraph.io.walk import subgraphs_of
+from tilegraph.passes.base import Pass, PassContext, PassResult
+from tilegraph.rewrites.normalise.edit import Names, constant_of, is_op, is_used, remove, replace
+from tilegraph.rewrites.normalise.evaluate import CannotEvaluate, evaluable, evaluate
+from tilegraph.rewrites.normalise.infer.info import shape_of
+from tilegraph.rewrites.normalise.shapes import symbolic_contents
+
+_GROWTH = "tilegraph.fold_growth"  # bytes added so far, kept with the model: several runs share one limit
+
+
+class Fold(Pass):
+    def __init__(self, name: str = "fold") -> None:
+        self.name = name
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        folder = _Folder(model, context, self.name)
+        modified = folder.graph(model.graph)
+        return PassResult(modified)
+
+
+class _Folder:
+    def __init__(self, model: ir.Model, context: PassContext, stage: str) -> None:
+        self.model = model
+        self.context = context
+        self.stage = stage
+        self.opset = model.graph.opset_imports.get("", 1)
+        self.names = Names(model)
+
+    def graph(self, graph: ir.Graph) -> bool:
+        modified = False
+        pending = list(graph)
+        pending.reverse()
+        while pending:
+            node = pending.pop()
+            if not any(is_used(o) for o in node.outputs):
+                continue  # dead code is another pass's
+            moved = self.decided_branch(node)
+            if moved is not None:
+                pending += reversed(moved)
+                modified = True
+                continue
+            modified |= self.node(node)
+            if node.graph is not None:
+                for inner in subgraphs_of(node):
+                    modified |= self.graph(inner)
+        return modified
+
+    def node(self, node: ir.Node) -> bool:
+        used = [o for o in node.outputs if is_used(o)]
+        if is_op(node, "Constant") or (is_op(node, "Identity") and all(o.is_graph_output() for o in used)):
+            return False
+        known = [self.from_contents(node, o) for o in used]
+        if any(k is None for k in known):
+            known = self.computed(node, used)
+        if not known:
+            return False
+        arrays = [k for k in known if k is not None]
+        freed, mapped = self.freed_by(node)
+        added = sum(a.nbytes for a in arrays) - freed
+        total: int = self.model.graph.meta.get(_GROWTH, 0) + added
+        limit = self.context.fold_limit_bytes
+        if total > limit or (mapped and sum(a.nbytes for a in arrays) > limit):
+            self.refuse(node, f"would add {added} bytes, beyond the limit of {limit} for the model")
+            return False
+        self.model.graph.meta[_GROWTH] = max(total, 0)
+        for output, array in zip(used, arrays, strict=True):
+            assert output.dtype is not None
+            assert node.graph is not None
+            tensor = ir.Tensor(np.asarray(array, order="C"), dtype=output.dtype)
+            name = self.names.value(f"{output.name}_folded")
+            value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(output.dtype),
+                             const_value=tensor)
+            tensor.name = name
+            node.graph.register_initializer(value)
+            replace(output, value, self.model.graph)
+        remove(node)
+        return True
+
+    def from_contents(self, node: ir.Node, output: ir.Value) -> npt.NDArray[Any] | None:
+        """The value as `shapes` knows it, when all of it is integers."""
+        contents, shape, dtype = symbolic_contents(output), shape_of(output.shape), output.dtype
+        if contents is None or shape is None or dtype is None or None in shape:
+            return None
+        if any(e is None or not e.is_static for e in contents) or any(d is None or not d.is_static for d in shape):
+            return None
+        flat = np.array([e.value for e in contents if e is not None], dtype=np.int64)
+        return flat.astype(dtype.numpy()).reshape([d.value for d in shape if d is not None])
+
+    def computed(self, node: ir.Node, used: list[ir.Value]) -> list[npt.NDArray[Any] | None]:
+        """The used outputs, or [] when they are not constant or not to be computed."""
+        if not evaluable(node):
+            return []
+        tensors = [constant_of(v) for v in node.inputs]
+        if any(t is None and v is not None for t, v in zip(tensors, node.inputs, strict=True)):
+            return []
+        if any(o.dtype is None for o in used) or any(t is not None and t.dtype == ir.DataType.STRING for t in tensors):
+            return []
+        limit = self.context.fold_limit_bytes
+        if _least_size(used) > limit + self.freed_by(node)[0]:
+            self.refuse(node, f"its result exceeds the limit of {limit} bytes")
+            return []
+        arrays = [None if t is None else t.numpy() for t in tensors]
+        try:
+            results = evaluate(node, arrays, [None if t is None else t.dtype for t in tensors], self.opset)
+        except CannotEvaluate as reason:
+            self.refuse(node, str(reason))
+            return []
+        chosen = [r for o, r in zip(node.outputs, results, strict=False) if is_used(o)]
+        if len(chosen) != len(used) or any(
+            o.dtype is None or r.dtype != o.dtype.numpy() for o, r in zip(used, chosen, strict=True)
+        ):
+            self.refuse(node, "its result has another type than the model says")
+            return []
+        return list(chosen)
+
+    def freed_by(self, node: ir.Node) -> tuple[int, bool]:
+        """Bytes of the constants that only `node` uses, memory-mapped ones not counted; and whether there are such."""
+        freed, mapped = 0, False
+        for value in set(node.inputs):
+            tensor = constant_of(value)
+            if value is None or tensor is None or value.is_graph_output():
+                continue
+            if any(user is not node for user, _ in value.uses()):
+                continue
+            if isinstance(tensor, ir.ExternalTensor):
+                mapped = True
+            else:
+                freed += tensor.nbytes
+        return freed, mapped
+
+    def refuse(self, node: ir.Node, reason: str) -> None:
+        self.context.diagnostics.refused(self.stage, node.name or "", f"not folded: {reason}", op=node.op_type)
+
+    def decided_branch(self, node: ir.Node) -> list[ir.Node] | None:
+        """Moves the taken branch of an If with a known condition before it and removes the If; None otherwise."""
+        if not is_op(node, "If") or not node.inputs or node.inputs[0] is None or node.graph is None:
+            return None
+        condition = self.condition(node.inputs[0])
+        if condition is None:
+            return None
+        name = "then_branch" if condition else "else_branch"
+        branch, graph = node.attributes[name].as_graph(), node.graph
+        for key in list(branch.initializers):
+            value = branch.initializers.pop(key)
+            graph.register_initializer(value)
+        outputs, nodes = list(branch.outputs), list(branch)
+        branch.outputs.clear()
+        branch.remove(nodes)
+        graph.insert_before(node, nodes)
+        for old, new in zip(node.outputs, outputs, strict=True):
+            if is_used(old):
+                replace(old, new, self.model.graph)
+        self.context.diagnostics.took(self.stage, node.name or "", f"condition is constant: {name} taken", op="If")
+        remove(node)
+        return nodes
+
+    def condition(self, value: ir.Value) -> bool | None:
+        tensor = constant_of(value)
+        if tensor is not None and tensor.size == 1:
+            return bool(tensor.numpy().reshape(-1)[0])
+        contents = symbolic_contents(value)
+        if contents is None or len(contents) != 1 or contents[0] is None or value.is_graph_input():
+            return None
+        return None if not contents[0].is_static else bool(contents[0].value)
+
+
+def _least_size(values: list[ir.Value]) -> int:
+    """Bytes of the outputs as far as shapes say, to refuse before computing."""
+    total = 0
+    for value in values:
+        shape = shape_of(value.shape)
+        if shape is None or value.dtype is None or any(d is None or not d.is_static for d in shape):
+            continue
+        count = 1
+        for dim in shape:
+            count *= dim.value if dim is not None else 1
+        total += int(count * value.dtype.itemsize)
+    return total
