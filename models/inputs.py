@@ -20,7 +20,7 @@ def inputs_for(model: onnx.ModelProto | Path, *, seed: int = 0, dims: Mapping[st
     """One feed for each graph input. Symbolic dims come from `dims`; `KeyError` names one that is missing.
 
     attention_mask: ones, then padding zeros at the end of each row but at least half real. *_ids: below the model's
-    vocab_size (two kinds for token_type_ids). Floats: standard normal.
+    vocab_size (two kinds for token_type_ids). Images: coloured patches. Other floats: standard normal.
     """
     if isinstance(model, Path):
         model = onnx.load(model, load_external_data=False)
@@ -43,4 +43,20 @@ def _one(value: onnx.ValueInfoProto, rng: np.random.Generator, vocab: int,
         return (np.arange(length)[None] < real[:, None]).astype(dtype)
     if dtype.kind in "iu":
         return rng.integers(0, 2 if value.name == "token_type_ids" else vocab, shape).astype(dtype)
+    if value.name == "image":
+        return _images(rng, shape).astype(dtype)
     return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+
+def _images(rng: np.random.Generator, shape: list[int]) -> npt.NDArray[np.float32]:
+    """Normalised images [B, 3, H, W] of a few coloured patches with some noise. White noise would do harm: it averages
+    to the same features in every image, and a network's answer then hardly depends on its input."""
+    batch, channels, height, width = shape
+    y, x = np.mgrid[0:1:height * 1j, 0:1:width * 1j]
+    images = rng.standard_normal((batch, channels, 1, 1)) + 0.2 * rng.standard_normal(shape)
+    for image in images:
+        for _ in range(6):
+            top, left, radius = rng.random(3)
+            patch = np.exp(-((y - top) ** 2 + (x - left) ** 2) / (0.02 + 0.1 * radius))
+            image += 2 * rng.standard_normal((channels, 1, 1)) * patch
+    return np.asarray(images, np.float32)

@@ -56,6 +56,7 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
 
     original, feeds = case.path(), case.feeds()
     outcome.inputs = shapes(feeds)
+    out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     model = optimize(original, target="cpu")
     folder = Path(model.save(out / f"{case.name}.tilegraph", force=True))

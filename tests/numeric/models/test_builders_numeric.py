@@ -58,6 +58,13 @@ def test_a_dynamic_export_gives_the_answers_of_the_static_one(name: str) -> None
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", builders.names())
+def test_the_answer_depends_on_the_input(name: str) -> None:
+    model = builders.build(name, size="small")
+    first, second = (run(model, inputs_for(model, seed=i))[0] for i in (1, 2))
+    assert np.abs(first - second).mean() > 0.05 * first.std()
+
+
 @pytest.mark.parametrize("name", ["bert", "bert_embeddings", "llama_gqa", "gpt2_prefill", "gpt2_decode", "window"])
 def test_the_fused_spelling_gives_the_same_answers(name: str) -> None:
     plain, fused = (builders.build(name, size="small", fused=f) for f in (False, True))
