@@ -21,7 +21,7 @@ _ISLANDS = frozenset({
     "TfIdfVectorizer",
 })
 # Attributes that name a floating type to compute or produce in.
-_TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "softmax_precision", "output_dtype")
 # Both engines compute these in double whatever their stash_type says, and onnx.reference knows only stash_type 1.
 _KEEPS_STASH_TYPE = ("LayerNormalization", "RMSNormalization")
 
@@ -73,6 +73,8 @@ def _convert_node(node: ir.Node, model: ir.Model, originals: dict[int, ir.DataTy
         schema = onnx.defs.get_schema(node.op_type, version or 1, node.domain)
     except onnx.defs.SchemaError:
         raise NoDoubleForm(f"{_spelled(node)} has no double form") from None
+    if "stash_type" in schema.attributes and node.op_type not in _KEEPS_STASH_TYPE:
+        node.attributes["stash_type"] = ir.AttrInt64("stash_type", int(ir.DataType.DOUBLE))  # the default is float
     stays = node.op_type in _ISLANDS and node.domain == ""
     for index, value in floats_in:
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]
@@ -129,8 +131,6 @@ def _convert_attributes(node: ir.Node) -> None:
     attributes = node.attributes
     for name in _TYPE_ATTRIBUTES:
         attr = attributes.get(name)
-        if name == "stash_type" and node.op_type in _KEEPS_STASH_TYPE:
-            continue
         if attr is not None and attr.type == ir.AttributeType.INT and attr.as_int() in [int(f) for f in _FLOATS]:
             attributes[name] = ir.AttrInt64(name, int(ir.DataType.DOUBLE))
     # ONNX's defaults are float.

@@ -94,6 +94,8 @@ def _check_makeable(value: ir.Value) -> None:
         kind = {"SequenceType": "a sequence", "OptionalType": "an optional", "SparseTensorType": "a sparse tensor"}
         what = kind.get(type(value.type).__name__, "not a tensor")
         raise InputError(f"input {value.name!r} is {what}, which cannot be invented: give its value with --inputs")
+    if value.dtype == ir.DataType.STRING:
+        return
     if value.dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128) or value.dtype.bitwidth < 8:
         raise InputError(f"input {value.name!r} is {value.dtype.name.lower()}, which cannot be invented: "
                          "give its value with --inputs")

@@ -1,0 +1,198 @@
+"""Which reference is used, that it is exact, and what happens when none fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verify_pairs import Pairs
+
+from tilegraph.errors import InputError
+from tilegraph.verify import verify
+from tilegraph.verify.ladder import ORT_DOUBLE, ORT_SAME, REFERENCE_DOUBLE, Ladder
+
+F, H = np.float32, np.float16
+RNG = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize(("body", "reference"), [
+    ("y = Tanh(x)", ORT_DOUBLE),
+    ("y = Erf(x)", REFERENCE_DOUBLE),  # ORT has no Erf in double
+    ("y = com.microsoft.QuickGelu<alpha = 1.0>(x)", ORT_SAME),
+])
+def test_rungs_of_the_ladder(make: Pairs, body: str, reference: str) -> None:
+    head = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
+    model = make(head + "g (float[n, 8] x) => (float[n, 8] y) { " + body + " }")
+    result = verify(model, model)
+    assert result.same
+    assert result.outputs[0].reference == reference
+    if reference == ORT_SAME:
+        assert any("no float64 reference" in n for n in result.notes)
+        assert result.outputs[0].rtol == 1e-4
+
+
+def test_given_outputs_serve_where_double_does_not(make: Pairs, tmp_path: Path) -> None:
+    model = make('<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
+                 "g (float[n, 8] x) => (float[n, 8] y) { y = com.microsoft.QuickGelu<alpha = 1.0>(x) }")
+    x = RNG.standard_normal((2, 8)).astype(F)
+    exact = x / (1 + np.exp(-x.astype(float)))
+    np.savez(tmp_path / "in.npz", in_x=x, out_y=exact)
+    result = verify(model, model, inputs=tmp_path / "in.npz")
+    assert result.same
+    assert result.outputs[0].reference == "given expected outputs"
+    np.savez(tmp_path / "in.npz", x=x, out_y=-exact)
+    result = verify(model, model, inputs=tmp_path / "in.npz")
+    assert result.outputs[0].reference == ORT_SAME
+    assert any("given expected outputs is not used" in n for n in result.notes)
+
+
+# (text, weights, exact function of x in float64)
+N = RNG.standard_normal(16)
+_X = "g (float[n, 4, 16] x) => (float[n, 4, 16] y) { "
+
+
+def _norm(x: np.ndarray[Any, Any]) -> Any:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def _groups(x: np.ndarray[Any, Any]) -> Any:
+    g = x.reshape(len(x), 2, -1)
+    return ((g - g.mean(-1, keepdims=True)) / np.sqrt(g.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
+
+
+def _softmax(x: np.ndarray[Any, Any]) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("body", "exact"), [
+    ("y = LayerNormalization(x, one)", _norm),
+    ("y = RMSNormalization<epsilon = 1e-5>(x, one)", lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)),
+    ("y = GroupNormalization<num_groups = 2>(x, ones, zeros)", _groups),
+    ("y = Softmax(x)", _softmax), ("y = Tanh(x)", np.tanh), ("y = Sigmoid(x)", lambda x: 1 / (1 + np.exp(-x))),
+    ("y = Exp(x)", np.exp), ("y = Sin(x)", np.sin), ("p = Abs(x)\n y = Sqrt(p)", lambda x: np.sqrt(np.abs(x))),
+    ("h = Cast<to = 10>(x)\n z = Cast<to = 1>(h)\n y = Tanh(z)", np.tanh),
+    ("c = Constant<value_float = 0.1>()\n y = Mul(x, c)", lambda x: x * F(0.1).astype(float)),
+    ("y = LeakyRelu<alpha = 0.5>(x)", lambda x: np.where(x < 0, 0.5 * x, x)),
+    ("y = Softplus(x)", lambda x: np.logaddexp(0, x)),
+    ("s = Shape(x)\n z = ConstantOfShape(s)\n w = Exp(x)\n y = Add(z, w)", np.exp),
+])
+def test_the_double_reference_is_exact_to_double_rounding(make: Pairs, body: str, exact: Any) -> None:
+    # RMSNormalization came with opset 23.
+    model = make('<ir_version: 10, opset_import: ["" : 23]>\n' + _X + body + " }", one=np.ones(16, F),
+                 ones=np.ones(4, F), zeros=np.zeros(4, F))
+    x = RNG.standard_normal((2, 4, 16)).astype(F)
+    ladder = Ladder(model, threads=1)
+    found = ladder.run([{"x": x}])[0]
+    assert found is not None, ladder.notes
+    value = found[1][0]
+    assert value.dtype == np.float64
+    np.testing.assert_allclose(value, exact(x.astype(float)), rtol=2e-12, atol=1e-14)
+
+
+def test_if_and_loop_bodies_are_converted(make: Pairs) -> None:
+    model = make("""g (float[n] x, bool c) => (float[n] y) {
+        z = If (c) <then_branch = t () => (float[n] a) { a = Tanh(x) },
+                    else_branch = e () => (float[n] b) { half = Constant<value_float = 0.5>()
+                                                          b = Mul(x, half) }>
+        trips = Constant<value_int = 3>()
+        go = Constant<value = bool {1}>()
+        y = Loop (trips, go, z) <body = l (int64 i, bool going, float[n] s) => (bool still, float[n] r) {
+            still = Identity(going)
+            r = Add(s, z) }>
+    }""")
+    result = verify(model, model)
+    assert result.same
+    assert result.outputs[0].reference == ORT_DOUBLE
+
+
+def test_a_double_run_that_takes_another_branch_is_not_used(make: Pairs) -> None:
+    # x + 1 - 1 loses small x in float32 and keeps it in float64: a branch on it means something else there.
+    model = make("""g (float[4] x) => (float[4] y) {
+        one = Constant<value_float = 1.0>()
+        tiny = Constant<value_float = 1e-12>()
+        a = Add(tiny, one)
+        b = Sub(a, one)
+        zero = Constant<value_float = 0.0>()
+        c = Greater(b, zero)
+        y = If (c) <then_branch = t () => (float[4] p) { p = Neg(x) }, else_branch = e () => (float[4] q) { q = Exp(x) }>
+    }""")
+    result = verify(model, model)
+    assert result.same
+    assert result.outputs[0].reference == ORT_SAME
+    assert any("away from ORT" in n for n in result.notes)
+
+
+def test_overflow_by_design_in_float16_keeps_its_places(make: Pairs) -> None:
+    text = "g (float16[n, 4] x) => (float16[n, 4] y) { y = Mul(x, big) }"
+    model = make(text, big=np.array(6e4, H))
+    result = verify(model, model)
+    assert result.same
+    assert result.outputs[0].max_abs < np.inf
+
+
+def test_float16_noise_is_accepted_and_three_times_more_is_not(make: Pairs) -> None:
+    w = RNG.standard_normal((64, 32)).astype(H)
+    text = "g (float16[n, 64] x) => (float16[n, 32] y) { %s }"
+    plain = make(text % "y = MatMul(x, W)", W=w)
+    # Rounded once, from float32: better than ORT's float16.
+    better = make(text % "a = Cast<to = 1>(x)\n b = Cast<to = 1>(W)\n c = MatMul(a, b)\n y = Cast<to = 10>(c)", W=w)
+    result = verify(plain, better)
+    assert result.same
+    bound = result.outputs[0].atol
+    assert result.outputs[0].max_abs > 0
+    for factor, same in ((0.3, True), (3.0, False)):
+        noisy = make(text % "z = MatMul(x, W)\n y = Add(z, d)", W=w, d=np.full(32, factor * bound, H))
+        assert verify(plain, noisy).same is same
+
+
+def test_bound_follows_ort_s_own_error(make: Pairs) -> None:
+    # A long sum of large numbers that cancel: float32 is far off, and twice as far is still the same.
+    w = np.concatenate([np.full((512, 1), 1e4), np.full((512, 1), -1e4)]).astype(F)
+    text = "g (float[n, 1024] x) => (float[n, 1] y) { y = MatMul(x, W) }"
+    model = make(text, W=w)
+    result = verify(model, model)
+    out = result.outputs[0]
+    assert out.ort_error is not None
+    assert out.atol >= 2 * out.ort_error > 0
+    assert out.reference == ORT_DOUBLE
+
+
+def test_the_original_must_load(make: Pairs) -> None:
+    a = make("g (float[n] x) => (float[n] y) { y = Relu(x) }")
+    b = make('<ir_version: 10, opset_import: ["" : 21, "nowhere" : 1]>\n'
+             "g (float[n] x) => (float[n] y) { y = nowhere.Op(x) }")
+    with pytest.raises(InputError, match="cannot load the original"):
+        verify(b, a)
+    result = verify(a, b)
+    assert not result.same
+    assert "the optimized model cannot be loaded" in result.problems[0]
+
+
+def test_a_slow_reference_is_given_up(make: Pairs) -> None:
+    model = make("g (float[n, 400] x) => (float[n, 400] y) { e = Erf(x)\n y = MatMul(e, W) }",
+                 W=RNG.standard_normal((400, 400)).astype(F))
+    result = verify(model, model, reference_limit=0.0)
+    assert result.same
+    assert result.outputs[0].reference == ORT_SAME
+    assert any("took longer than 0 s" in n for n in result.notes)
+
+
+def test_sequences_and_bfloat16_pass_through(make: Pairs) -> None:
+    model = make("g (float[n, 4] x) => (seq(float[n, 2]) y) { z = Exp(x)\n y = SplitToSequence<axis = 1>(z, two) }",
+                 two=np.array(2))
+    result = verify(model, model)
+    assert result.same
+    assert result.outputs[0].elements == (1 + 2 + 3) * 4 + 3
+    other = make("g (float[n, 4] x) => (seq(float[n, 2]) y) { z = Exp(x)\n y = SplitToSequence<axis = 1>(z, two) }",
+                 two=np.array(1))
+    assert "structure" in verify(model, other).outputs[0].notes[0]
+    narrow = make("g (bfloat16[n, 4] x) => (bfloat16[n, 4] y) { a = Cast<to = 1>(x)\n b = Exp(a)\n y = Cast<to = 16>(b) }")
+    result = verify(narrow, narrow)
+    assert result.same
+    assert result.outputs[0].reference == ORT_DOUBLE
+    wrong = make("g (bfloat16[n, 4] x) => (bfloat16[n, 4] y) { a = Cast<to = 1>(x)\n b = Exp(a)\n c = Mul(b, f)\n"
+                 "y = Cast<to = 16>(c) }", f=np.array(1.05, F))
+    assert not verify(narrow, wrong).same
