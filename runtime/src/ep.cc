@@ -1,5 +1,6 @@
 #include "ep.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -94,7 +95,8 @@ Binding bind(const OrtNode* inner, const OrtNode* fused, const Program& program)
       throw Error(ORT_INVALID_GRAPH, cat(program.node(), ": input ", i, " '", program.inputs()[i].name, "' is not connected"));
     check_value(inner_inputs[i], program.inputs()[i], program.node(), "input", i);
     bool constant = false;
-    check(ort->ValueInfo_IsConstantInitializer(fused_inputs[found->second], &constant));
+    // The inner node is asked: what the fused node lists never counts as an initializer.
+    check(ort->ValueInfo_IsConstantInitializer(inner_inputs[i], &constant));
     binding.inputs.push_back(found->second);
     binding.constant.push_back(constant);
   }
@@ -159,15 +161,18 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused, size_t count, O
   }
   artifacts_.add_embedded(contexts);
   std::vector<std::unique_ptr<Kernel>> made;
+  int64_t constants = 0;
   for (size_t i = 0; i < count; ++i) {
     auto artifact = artifacts_.find(contexts[i]);
     auto program = std::make_unique<Program>(artifact->manifest->program(contexts[i].partition), artifact->library,
                                              contexts[i].node, options_.max_tasks);
     Binding binding = bind(inner[i], fused[i], *program);
+    constants += std::count(binding.constant.begin(), binding.constant.end(), true);
     made.push_back(std::make_unique<Kernel>(std::move(program), std::move(binding), arenas_));
   }
   for (size_t i = 0; i < count; ++i) kernels[i] = made[i].release();
-  log(ORT_LOGGING_LEVEL_INFO, cat("TileGraph: ", count, " compiled partitions ready"));
+  log(ORT_LOGGING_LEVEL_INFO, cat("TileGraph: ", count, " compiled partitions ready, with ", constants,
+                                  " constant inputs, split into at most ", options_.max_tasks, " tasks"));
 }
 
 }  // namespace tilegraph

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,6 +257,22 @@ def test_constants(serve: Serve, compile_kernels: Callable[..., Path]) -> None:
     for n in (1, 4, 2):
         x = np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], x * w)
+
+
+def test_constants_are_looked_at_once(tmp_path: Path, add_one: Path) -> None:
+    """The log says which inputs count as constants: the cost of a run must not grow with them."""
+    weights = [ep.tensor(f"w{i}", "float", 2, constant=True) for i in range(7)]
+    spec = ep.program([ep.tensor("x", "float", 3), *weights], [ep.tensor("y", "float", 3)],
+                      [ep.call("add_one", [ep.source(0), ep.result(0)], [3], 3)])
+    values = {w.name: np.zeros(2, np.float32) for w in weights}
+    path = ep.Artifact(add_one, {"p": spec}, initializers=values).write(tmp_path)
+    code = f"""
+import onnxruntime, tilegraph.runtime as rt
+onnxruntime.set_default_logger_severity(1)
+rt.session({str(path)!r}, threads=1)
+"""
+    log = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert "1 compiled partitions ready, with 7 constant inputs, split into at most 1 tasks" in log
 
 
 def test_a_constant_that_the_caller_may_replace_is_looked_at_each_time(serve: Serve,
