@@ -11,7 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from tilegraph.diagnostics import Diagnostics
 from tilegraph.emit.context import CONTEXT_DOMAIN, OP_TYPE, OPSET_VERSION, initial_attributes, is_ours
 from tilegraph.errors import InputError, InternalError
-from tilegraph.io.walk import subgraphs_of
+from tilegraph.io.walk import all_graphs, subgraphs_of
 from tilegraph.spec.artifact import Program, TensorSpec
 
 COMPOSITE_DOMAIN = "ai.tilegraph"
@@ -39,8 +39,8 @@ def emit(model: ir.Model, partitions: Sequence[EmitPartition], diagnostics: Diag
         -> tuple[ir.Node, ...]:
     """Rewires `model` in place and returns the EPContext nodes, in the order of `partitions`.
 
-    What only the replaced nodes needed (shape computations, initializers, bodies of composites) goes too. The new
-    nodes name their partition; `write_folder` fills in where the library is. Raises `InternalError`, before any
+    What only the replaced nodes needed (shape computations, bodies of composites) goes too, and initializers that
+    nobody reads (constants that were baked into composites). The new nodes name their partition; `write_folder` fills in where the library is. Raises `InternalError`, before any
     change, for partitions that contradict the model or their program, and after it for one that is not convex;
     `InputError` if the model was optimized before.
     """
@@ -59,6 +59,7 @@ def emit(model: ir.Model, partitions: Sequence[EmitPartition], diagnostics: Diag
         model.graph.opset_imports.setdefault(CONTEXT_DOMAIN, OPSET_VERSION)
         RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
         _drop_unused_domain(model)
+        _drop_unused_initializers(model)
     return tuple(created)
 
 
@@ -165,7 +166,7 @@ def _replace(part: EmitPartition, replaced: dict[ir.Value, ir.Value]) -> ir.Node
 
 
 def _remove(nodes: Iterable[ir.Node]) -> None:
-    """Removes `nodes`, then what nobody uses any more: producers of their inputs, and initializers."""
+    """Removes `nodes`, then the producers of their inputs whose results nobody uses any more."""
     nodes = list(nodes)
     read = _reads(nodes)
     graph = nodes[0].graph
@@ -178,9 +179,6 @@ def _remove(nodes: Iterable[ir.Node]) -> None:
             continue
         producer = value.producer()
         if producer is None:
-            owner = value.graph
-            if isinstance(owner, ir.Graph) and value.is_initializer() and value.name is not None:
-                owner.initializers.pop(value.name, None)
             continue
         if producer.graph is None or producer.domain not in _PURE_DOMAINS or is_ours(producer) \
                 or any(o.uses() or o.is_graph_output() for o in producer.outputs):
@@ -215,3 +213,10 @@ def _drop_unused_domain(model: ir.Model) -> None:
     if not any(n.domain == COMPOSITE_DOMAIN for g in graphs for n in g.all_nodes()) \
             and not any(key[0] == COMPOSITE_DOMAIN for key in model.functions):
         model.graph.opset_imports.pop(COMPOSITE_DOMAIN, None)
+
+
+def _drop_unused_initializers(model: ir.Model) -> None:
+    for graph in all_graphs(model):
+        for name, value in list(graph.initializers.items()):
+            if not (value.uses() or value.is_graph_input() or value.is_graph_output()):
+                del graph.initializers[name]

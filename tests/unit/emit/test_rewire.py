@@ -191,6 +191,17 @@ def test_what_only_the_partition_needed_goes() -> None:
         assert {i.name for i in checked(model).graph.initializer} == initializers
 
 
+def test_initializers_that_nobody_reads_go() -> None:
+    """Fusion bakes constants into composites and leaves them; inputs and outputs that have a default value stay."""
+    constants = {name: np.arange(4, dtype=np.float32) for name in ("unused", "default", "returned")}
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "relu")], "g",
+                              [info("x", ["N"]), info("default", [4])], [info("y", ["N"]), info("returned", [4])],
+                              [numpy_helper.from_array(a, k) for k, a in constants.items()])
+    model = loaded(graph)
+    emit(model, [partition("p", [named(model)["relu"]], [values(model)["x"]], [values(model)["y"]])])
+    assert {i.name for i in checked(model).graph.initializer} == {"default", "returned"}
+
+
 def test_composites_without_a_call_lose_their_body() -> None:
     body = helper.make_function("ai.tilegraph", "Fused", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])],
                                 [helper.make_opsetid("", 17)])
