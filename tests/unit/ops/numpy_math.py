@@ -112,7 +112,8 @@ class NumpyMath:
         return np.where((a == b) & ~np.signbit(a), a, r) if a.dtype.kind == "f" else r
 
     def floor(self, a: A) -> A:
-        return np.floor(a)
+        with np.errstate(all="ignore"):
+            return np.floor(a)
 
     def ceil(self, a: A) -> A:
         return np.ceil(a)

@@ -47,7 +47,7 @@ def _celu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     x = m.share(args[0])
     alpha = like(m, x, attrs.get("alpha", 1.0))
     below = m.mul(vecmath.expm1(m, m.div(x, alpha)), alpha)
-    return m.add(at_least(m, x, 0.0), at_most(m, m.share(below), 0.0))
+    return m.add(at_least(m, x, 0.0), at_most(m, below, 0.0))
 
 
 def _selu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
@@ -61,13 +61,13 @@ def _selu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
 def _hard_sigmoid(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     x = args[0]
     line = m.add(m.mul(x, like(m, x, attrs.get("alpha", 0.2))), like(m, x, attrs.get("beta", 0.5)))
-    return at_least(m, m.share(at_most(m, m.share(line), 1.0)), 0.0)
+    return at_least(m, at_most(m, line, 1.0), 0.0)
 
 
 def _hard_swish(m: Math[V], x: V) -> V:
     x = m.share(x)
     line = m.add(m.mul(x, like(m, x, 1.0 / 6.0)), like(m, x, 0.5))
-    return m.mul(x, at_least(m, m.share(at_most(m, m.share(line), 1.0)), 0.0))
+    return m.mul(x, at_least(m, at_most(m, line, 1.0), 0.0))
 
 
 def _softsign(m: Math[V], x: V) -> V:

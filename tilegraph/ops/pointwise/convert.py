@@ -7,7 +7,7 @@ from typing import Any
 
 from tilegraph.ops.math import Math, V
 from tilegraph.ops.pointwise.base import BOOL, EVERY, FLOATS, INTEGERS, PointOp, alike, each
-from tilegraph.ops.vecmath.basic import is_nan, like
+from tilegraph.ops.vecmath.basic import at_least, at_most, is_nan, like
 from tilegraph.ops.vecmath.half import round_to_bfloat16, round_to_half
 
 Attrs = Mapping[str, Any]
@@ -35,7 +35,7 @@ def _truncate(m: Math[V], x: V, dtype: str) -> V:
     """Float x to int32 or int64 as x86 does it: out of range and NaN give the most negative value."""
     x = m.share(x)
     bound = 2.0 ** (int(dtype[3:]) - 1)
-    inside = m.share(m.land(m.le(like(m, x, -bound), x), m.lt(x, like(m, x, bound))))
+    inside = m.land(m.le(like(m, x, -bound), x), m.lt(x, like(m, x, bound)))
     value = m.cast(m.select(inside, x, like(m, x, 0.0)), dtype)
     return m.select(inside, value, m.const(-int(bound), dtype))
 
@@ -52,7 +52,7 @@ def float_to_int(m: Math[V], x: V, dtype: str) -> V:
         x = m.share(x)
         signed = dtype[1:]
         half = 2 ** (int(signed[3:]) - 1)
-        large = m.share(m.le(like(m, x, float(half)), x))
+        large = m.le(like(m, x, float(half)), x)
         near = _truncate(m, m.select(large, m.sub(x, like(m, x, float(half))), x), signed)
         flip = m.select(large, m.const(-half, signed), m.const(0, signed))
         return m.bitcast(m.bxor(near, flip), dtype)
@@ -93,10 +93,7 @@ def _quantize(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> An
     q = m.round_even(m.div(x, scale))
     if zero is not None:
         q = m.add(q, m.cast(zero, m.dtype(q)))
-    q = m.share(q)
-    q = m.share(m.select(m.lt(q, like(m, q, low)), like(m, q, low), q))
-    q = m.select(m.lt(like(m, q, high), q), like(m, q, high), q)
-    q = m.share(q)
+    q = m.share(at_most(m, at_least(m, q, low), high))
     q = m.select(is_nan(m, q), like(m, q, low), q)
     return m.cast(m.cast(q, "int32"), out_dtype)
 

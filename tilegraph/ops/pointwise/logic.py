@@ -19,7 +19,7 @@ def _equal(m: Math[V], a: V, b: V) -> V:
 
 
 def _xor(m: Math[V], a: V, b: V) -> V:
-    a, b = m.share(a), m.share(b)
+    b = m.share(b)
     return m.select(a, m.lnot(b), b)
 
 
@@ -55,7 +55,7 @@ def _bit_shift(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> A
     """A shift by the width or more gives 0."""
     x, amount = args[0], m.share(args[1])
     width = int(m.dtype(x)[4:])
-    inside = m.share(m.lt(amount, like(m, amount, width)))
+    inside = m.lt(amount, like(m, amount, width))
     safe = m.select(inside, amount, like(m, amount, 0))
     shifted = (m.shl if _direction(attrs) == "LEFT" else m.shr)(x, safe)
     return m.select(inside, shifted, like(m, x, 0))

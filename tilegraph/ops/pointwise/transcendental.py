@@ -18,9 +18,6 @@ def _libm(name: str) -> Callable[[Any, Any], Any]:
 
 
 _BY_LIBM = {
-    "Sin": ("sin", "7"),
-    "Cos": ("cos", "7"),
-    "Tan": ("tan", "7"),
     "Asin": ("asin", "7"),
     "Acos": ("acos", "7"),
     "Atan": ("atan", "7"),
@@ -36,5 +33,8 @@ OPS: tuple[PointOp, ...] = (
     unary("Log", vecmath.log, 30, FLOATS, "6"),
     unary("Tanh", vecmath.tanh, 29, FLOATS, "6"),
     unary("Erf", vecmath.erf, 27, FLOATS, "9"),
+    unary("Sin", vecmath.sin, 110, FLOATS, "7"),
+    unary("Cos", vecmath.cos, 110, FLOATS, "7"),
+    unary("Tan", vecmath.tan, 120, FLOATS, "7"),
     *(unary(name, _libm(function), LIBM, FLOATS, since) for name, (function, since) in _BY_LIBM.items()),
 )

@@ -4,8 +4,10 @@ from tilegraph.ops.vecmath.exponential import erf, exp, exp_minus_abs, expm1, mi
 from tilegraph.ops.vecmath.half import round_to_bfloat16, round_to_half
 from tilegraph.ops.vecmath.logarithm import log, log1p
 from tilegraph.ops.vecmath.power import pow_constant, pow_general, rsqrt
+from tilegraph.ops.vecmath.trigonometry import cos, sin, tan
 
 __all__ = [
+    "cos",
     "erf",
     "exp",
     "exp_minus_abs",
@@ -19,6 +21,8 @@ __all__ = [
     "round_to_half",
     "rsqrt",
     "sigmoid",
+    "sin",
     "softplus",
+    "tan",
     "tanh",
 ]

@@ -26,13 +26,13 @@ def horner(m: Math[V], coefficients: Sequence[float], x: V) -> V:
 
 def at_least(m: Math[V], x: V, low: float) -> V:
     """max(x, low) that keeps NaN; one instruction where `minimum`/`maximum` take several."""
-    bound = like(m, x, low)
+    x, bound = m.share(x), like(m, x, low)
     return m.select(m.lt(x, bound), bound, x)
 
 
 def at_most(m: Math[V], x: V, high: float) -> V:
     """min(x, high) that keeps NaN."""
-    bound = like(m, x, high)
+    x, bound = m.share(x), like(m, x, high)
     return m.select(m.lt(bound, x), bound, x)
 
 
@@ -49,6 +49,7 @@ def copy_sign(m: Math[V], magnitude: V, sign: V) -> V:
 
 
 def is_nan(m: Math[V], x: V) -> V:
+    x = m.share(x)
     return m.ne(x, x)
 
 

@@ -68,25 +68,25 @@ def exp(m: Math[V], x: V) -> V:
     overflow to inf from 88.72284, NaN for NaN. About 18 vector instructions."""
     if m.dtype(x) != "float32":
         return m.libm("exp", x)
-    return _exp_in_range(m, m.share(at_most(m, m.share(at_least(m, x, -104.0)), 89.0)))
+    return _exp_in_range(m, m.share(at_most(m, at_least(m, x, -104.0), 89.0)))
 
 
 def exp_minus_abs(m: Math[V], x: V) -> V:
     """e^-|x|, in [0, 1]."""
     if m.dtype(x) != "float32":
         return m.libm("exp", m.neg(m.abs(x)))
-    return _exp_in_range(m, m.share(at_least(m, m.share(m.neg(m.abs(x))), -104.0)))
+    return _exp_in_range(m, m.share(at_least(m, m.neg(m.abs(x)), -104.0)))
 
 
 def expm1(m: Math[V], x: V) -> V:
     """e^x - 1 without cancellation near 0. float32: at most 2 ulp; expm1(-inf) = -1, expm1(-0) = +0."""
     if m.dtype(x) != "float32":
         return m.libm("expm1", x)
-    x = m.share(at_most(m, m.share(at_least(m, x, -30.0)), 89.0))
+    x = m.share(at_most(m, at_least(m, x, -30.0), 89.0))
     r, biased = _reduce(m, x, bias=126)
     # 2^(n-1), doubled at the end: n = 128 is reached before the result overflows.
     half_scale = m.share(_power_of_two(m, biased))
-    half = m.fma(half_scale, _expm1_near_zero(m, r), m.sub(half_scale, m.const(0.5, "float32")))
+    half = m.share(m.fma(half_scale, _expm1_near_zero(m, r), m.sub(half_scale, m.const(0.5, "float32"))))
     return m.add(half, half)
 
 
@@ -102,7 +102,7 @@ def tanh(m: Math[V], x: V) -> V:
     if m.dtype(x) != "float32":
         return m.libm("tanh", x)
     x = m.share(x)
-    a = m.share(at_most(m, m.share(m.abs(x)), 9.5))  # tanh(9.1) rounds to 1
+    a = m.share(at_most(m, m.abs(x), 9.5))  # tanh(9.1) rounds to 1
     e = m.share(_expm1_in_range(m, m.share(m.add(a, a))))
     return copy_sign(m, m.div(e, m.add(e, m.const(2.0, "float32"))), x)
 
@@ -132,7 +132,7 @@ def mish(m: Math[V], x: V) -> V:
     x = m.share(x)
     zero, one, two = (like(m, x, c) for c in (0.0, 1.0, 2.0))
     w = m.share(exp_minus_abs(m, x))
-    below = m.share(m.lt(x, zero))
+    below = m.lt(x, zero)
     numerator = m.share(m.select(below, m.mul(w, m.add(w, two)), m.fma(w, two, one)))
     rest = m.select(below, two, m.mul(w, m.add(w, w)))
     return m.mul(x, m.div(numerator, m.add(numerator, rest)))
@@ -147,6 +147,6 @@ def erf(m: Math[V], x: V) -> V:
     if m.dtype(x) != "float32":
         return m.libm("erf", x)
     x = m.share(x)
-    a = m.share(at_most(m, m.share(m.abs(x)), 4.0))  # erf(3.92) rounds to 1
+    a = m.share(at_most(m, m.abs(x), 4.0))  # erf(3.92) rounds to 1
     u = m.fma(a, m.const(-ERF_SLOPE, "float32"), m.mul(a, horner(m, _MINUS_ERF_EXPONENT, a)))
     return copy_sign(m, m.abs(_expm1_in_range(m, m.share(u))), x)

@@ -22,6 +22,15 @@ def _split(m: Math[V], x: V) -> tuple[V, V]:
     return m.bitcast(mantissa, "float32"), e
 
 
+def split_positive(m: Math[V], x: V) -> tuple[V, V]:
+    """(m, e): x = m 2^e, m in [2/3, 4/3) and e integral, both float32; x positive and finite, denormals included."""
+    x = m.share(x)
+    denormal = m.lt(x, m.const(_SMALLEST_NORMAL, "float32"))
+    mantissa, exponent = _split(m, m.select(denormal, m.mul(x, m.const(2.0**23, "float32")), x))
+    shift = m.select(denormal, m.const(-23.0, "float32"), m.const(0.0, "float32"))
+    return mantissa, m.add(m.cast(exponent, "float32"), shift)
+
+
 def _log_of_parts(m: Math[V], f: V, e: V) -> V:
     """log(1 + f) + e ln2; f in [-1/3, 1/3), e an integral float32. The sum starts with its smallest part."""
     tail = m.fma(f, horner(m, LOG_TAIL, f), m.const(-0.5, "float32"))
@@ -34,11 +43,8 @@ def log(m: Math[V], x: V) -> V:
     if m.dtype(x) != "float32":
         return m.libm("log", x)
     x = m.share(x)
-    denormal = m.share(m.lt(x, m.const(_SMALLEST_NORMAL, "float32")))
-    scaled = m.select(denormal, m.mul(x, m.const(2.0**23, "float32")), x)
-    mantissa, exponent = _split(m, scaled)
+    mantissa, e = split_positive(m, x)
     f = m.share(m.sub(mantissa, m.const(1.0, "float32")))
-    e = m.add(m.cast(exponent, "float32"), m.select(denormal, m.const(-23.0, "float32"), m.const(0.0, "float32")))
     return _special(m, x, _log_of_parts(m, f, m.share(e)), edge=0.0)
 
 
