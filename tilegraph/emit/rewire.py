@@ -40,18 +40,21 @@ def emit(model: ir.Model, partitions: Sequence[EmitPartition], diagnostics: Diag
     """Rewires `model` in place and returns the EPContext nodes, in the order of `partitions`.
 
     What only the replaced nodes needed (shape computations, bodies of composites) goes too, and initializers that
-    nobody reads (constants that were baked into composites). The new nodes name their partition; `write_folder` fills in where the library is. Raises `InternalError`, before any
-    change, for partitions that contradict the model or their program, and after it for one that is not convex;
-    `InputError` if the model was optimized before.
+    nobody reads (constants that were baked into composites). The new nodes name their partition; `write_folder` fills
+    in where the library is. Raises `InternalError`, before any change, for partitions that contradict the model or
+    their program, and after it for one that is not convex; `InputError` if the model was optimized before.
     """
     _check_all(model, partitions)
     replaced: dict[ir.Value, ir.Value] = {}
     created = []
+    read: list[ir.Value] = []
     for part in partitions:
+        read += _reads(part.nodes)
         created.append(_replace(part, replaced))
         if diagnostics is not None:
             diagnostics.took("emit", part.name, f"{len(part.nodes)} nodes became one", op=OP_TYPE)
     if created:
+        _prune([replaced.get(v, v) for v in read])
         try:
             model.graph.sort()
         except ValueError as error:
@@ -161,26 +164,20 @@ def _replace(part: EmitPartition, replaced: dict[ir.Value, ir.Value]) -> ir.Node
     for old, new in zip(part.outputs, outputs, strict=True):
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         replaced[old] = new
-    _remove(part.nodes)
+    _detach_bodies(part.nodes)
+    graph.remove(part.nodes, safe=True)
     return node
 
 
-def _remove(nodes: Iterable[ir.Node]) -> None:
-    """Removes `nodes`, then the producers of their inputs whose results nobody uses any more."""
-    nodes = list(nodes)
-    read = _reads(nodes)
-    graph = nodes[0].graph
-    assert graph is not None
-    _detach_bodies(nodes)
-    graph.remove(nodes, safe=True)
+def _prune(read: list[ir.Value]) -> None:
+    """Removes the producers of values that were read before and that nobody uses any more, and what they needed.
+
+    An EPContext node stays, also if all its results turn out to be unused: its program is in the manifest.
+    """
     while read:
         value = read.pop()
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
-            continue
         producer = value.producer()
-        if producer is None:
-            continue
-        if producer.graph is None or producer.domain not in _PURE_DOMAINS or is_ours(producer) \
+        if producer is None or producer.graph is None or is_ours(producer) or producer.domain not in _PURE_DOMAINS \
                 or any(o.uses() or o.is_graph_output() for o in producer.outputs):
             continue
         read += _reads([producer])

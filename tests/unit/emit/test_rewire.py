@@ -191,6 +191,22 @@ def test_what_only_the_partition_needed_goes() -> None:
         assert {i.name for i in checked(model).graph.initializer} == initializers
 
 
+def test_a_partition_that_another_one_only_read_a_shape_from_stays() -> None:
+    """`late` derives its shape by itself, so that nobody reads `early` once both are replaced, in either order."""
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["r"], "relu"),
+                               helper.make_node("Shape", ["r"], ["s"], "shape"),
+                               helper.make_node("Expand", ["x", "s"], ["e"], "expand"),
+                               helper.make_node("Neg", ["e"], ["y"], "neg")], "g", [info("x", ["N"])],
+                              [info("y", ["N"])], value_info=[info("r", ["N"]), info("e", ["N"])])
+    for order in (1, -1):
+        model = loaded(graph)
+        n, v = named(model), values(model)
+        emit(model, [partition("early", [n["relu"]], [v["x"]], [v["r"]]),
+                     partition("late", [n["expand"], n["neg"]], [v["x"]], [v["y"]])][::order])
+        checked(model)
+        assert sorted(x.name or "" for x in model.graph) == ["early", "late"]
+
+
 def test_initializers_that_nobody_reads_go() -> None:
     """Fusion bakes constants into composites and leaves them; inputs and outputs that have a default value stay."""
     constants = {name: np.arange(4, dtype=np.float32) for name in ("unused", "default", "returned")}
