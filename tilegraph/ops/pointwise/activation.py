@@ -116,6 +116,7 @@ def _gelu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
 
 
 def _check_gelu(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """an approximation other than none and tanh"""
     how = text(attrs.get("approximate", "none"))
     return None if how in ("none", "tanh") else f"approximate is {how!r}, expected none or tanh"
 

@@ -78,7 +78,10 @@ def _divide(m: Math[V], a: V, b: V) -> V:
 
 
 def _needs_constant_divisor(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
-    """ONNX Runtime reports integer division by zero as an error of the run, which a kernel cannot do."""
+    """integer divisors that are not a scalar constant other than 0
+
+    ONNX Runtime reports integer division by zero as an error of the run, which a kernel cannot do.
+    """
     if dtypes[0] not in INTEGERS:
         return None
     divisor = constant_operand(attrs, 1)
@@ -106,6 +109,7 @@ def _mod(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
 
 
 def _check_mod(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """floats without fmod=1; integer divisors that are not a scalar constant other than 0"""
     if dtypes[0] in FLOATS and not int(attrs.get("fmod", 0)):
         return "float operands need fmod=1 (ONNX Runtime rejects them too)"
     return _needs_constant_divisor(dtypes, attrs, opset)
@@ -123,6 +127,7 @@ def _pow(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
 
 
 def _check_pow(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """integer bases unless the exponent is the constant 2 or 3; exponents of a wider dtype unless constant"""
     base, exponent = dtypes
     known = constant_operand(attrs, 1)
     if base in INTEGERS and known not in (2, 3):

@@ -44,7 +44,7 @@ class PointOp:
     absent optional operand; attrs as Python values; out_dtype the computing dtype of the result.
     cost: rough number of vector instructions per vector of results, a libm call counted as LIBM.
     since: which opsets define it and what changed.
-    dtypes, check: used by `accepts`.
+    dtypes, check: used by `accepts`; the first line of check's docstring says in docs/operators.md what it declines.
     """
 
     name: str

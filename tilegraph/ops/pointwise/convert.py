@@ -75,6 +75,7 @@ def _cast(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
 
 
 def _check_cast(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """targets other than the dtypes above with float16 and bfloat16: strings, float8, 4 bits, complex"""
     to = attrs.get("to")
     if not isinstance(to, int):
         return "attribute `to` is missing (for CastLike the caller adds the element type of the second input)"
@@ -99,6 +100,7 @@ def _quantize(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> An
 
 
 def _check_quantize(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """blocked quantization; outputs other than 8 and 16 bit integers"""
     if attrs.get("block_size"):
         return "blocked quantization has no kernel"
     zero = dtypes[2] if len(dtypes) > 2 else None
@@ -120,6 +122,7 @@ def _dequantize(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> 
 
 
 def _check_dequantize(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """blocked quantization; a zero point of another dtype than the data"""
     if attrs.get("block_size"):
         return "blocked quantization has no kernel"
     zero = dtypes[2] if len(dtypes) > 2 else None

@@ -67,6 +67,7 @@ def _direction(attrs: Attrs) -> str:
 
 
 def _check_bit_shift(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """a direction other than LEFT and RIGHT"""
     if _direction(attrs) not in ("LEFT", "RIGHT"):
         return f"direction is {_direction(attrs)!r}, expected LEFT or RIGHT"
     return None
