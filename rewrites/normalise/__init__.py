@@ -1,7 +1,8 @@
 """Normalisation: the same model with its shapes known, its constants computed and its no-ops gone.
 
 `NORMALISE` is the ordered tuple of passes. Shapes come before folding because a shape computation is constant once
-extents are; folding comes before the second shapes because it decides branches and float shape arithmetic.
+extents are; folding infers shapes again whenever it has decided a branch or computed an extent. Duplicates come after
+everything that makes nodes alike, and dead code last.
 """
 
 from tilegraph.passes.base import Pass
@@ -17,10 +18,6 @@ from tilegraph.rewrites.normalise.unused_initializers import UnusedInitializers
 
 NORMALISE: tuple[Pass, ...] = (
     LiftConstants(),
-    DeadCode("dead-code-first"),
-    Shapes("shapes-first"),
-    Fold("fold-first"),
-    IdentityElimination("identity-first"),
     Shapes(),
     Fold(),
     IdentityElimination(),

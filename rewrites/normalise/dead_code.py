@@ -10,8 +10,7 @@ from tilegraph.rewrites.normalise.edit import is_used, remove
 
 
 class DeadCode(Pass):
-    def __init__(self, name: str = "dead-code") -> None:
-        self.name = name
+    name = "dead-code"
 
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
         return PassResult(_sweep(model.graph))

@@ -3,8 +3,11 @@
 Handles: ops of `evaluate` on constants; any value whose contents `shapes` found to be integers (Shape, Size and what
 is computed from them, under frozen or fixed extents); If with a decided condition, whose branch moves out.
 
-Refused: more growth than `context.fold_limit_bytes` in all (what a node replaces for good is counted off, unless it is
-memory-mapped: the copy would not be); random ops; DequantizeLinear and QuantizeLinear (they carry the quantisation);
+Growth is what the new initializers add, less the constants that nothing uses any more and the records of the nodes that
+went; `context.fold_limit_bytes` bounds it for the model. Memory-mapped constants do not count as freed: they cost no
+memory, the copy would.
+
+Refused: growth beyond the limit; random ops; DequantizeLinear and QuantizeLinear (they carry the quantisation);
 Loop and Scan; initializers that are graph inputs (a caller may override them); types that numpy cannot compute in.
 """
 
@@ -21,18 +24,34 @@ from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.normalise.edit import Names, constant_of, is_op, is_used, remove, replace
 from tilegraph.rewrites.normalise.evaluate import CannotEvaluate, evaluable, evaluate
 from tilegraph.rewrites.normalise.infer.info import shape_of
-from tilegraph.rewrites.normalise.shapes import symbolic_contents
+from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
 
 _GROWTH = "tilegraph.fold_growth"  # bytes added so far, kept with the model: several runs share one limit
+_NODE_RECORD = 128  # bytes of a serialized node, roughly; a constant of this size adds nothing when it replaces one
+_ROUNDS = 16
 
 
 class Fold(Pass):
-    def __init__(self, name: str = "fold") -> None:
-        self.name = name
+    """Folds, infers shapes again with what has become known, and so on until nothing is left to fold."""
+
+    name = "fold"
 
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
-        folder = _Folder(model, context, self.name)
-        modified = folder.graph(model.graph)
+        modified = False
+        for _ in range(_ROUNDS):
+            # Refusals of a round that folded something are said again by the next, if they still hold.
+            round_context = PassContext(fold_limit_bytes=context.fold_limit_bytes)
+            changed = _Folder(model, round_context, self.name).graph(model.graph)
+            if changed:
+                modified = True
+                Shapes().run(model, round_context)
+            for decision in round_context.diagnostics:
+                if decision.taken and decision.stage == self.name:
+                    context.diagnostics.took(self.name, decision.subject, decision.reason, op=decision.op)
+                elif not decision.taken and not changed:
+                    context.diagnostics.refused(self.name, decision.subject, decision.reason, op=decision.op)
+            if not changed:
+                break
         return PassResult(modified)
 
 
@@ -74,10 +93,11 @@ class _Folder:
             return False
         arrays = [k for k in known if k is not None]
         freed, mapped = self.freed_by(node)
-        added = sum(a.nbytes for a in arrays) - freed
+        size = sum(a.nbytes for a in arrays)
+        added = size - freed - _NODE_RECORD
         total: int = self.model.graph.meta.get(_GROWTH, 0) + added
         limit = self.context.fold_limit_bytes
-        if total > limit or (mapped and sum(a.nbytes for a in arrays) > limit):
+        if added > 0 and (total > limit or (mapped and size > limit)):
             self.refuse(node, f"would add {added} bytes, beyond the limit of {limit} for the model")
             return False
         self.model.graph.meta[_GROWTH] = max(total, 0)

@@ -32,8 +32,7 @@ _READ_LIMIT = 1 << 16  # bytes of a constant operand that is looked at
 
 
 class IdentityElimination(Pass):
-    def __init__(self, name: str = "identity") -> None:
-        self.name = name
+    name = "identity"
 
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
         modified = False

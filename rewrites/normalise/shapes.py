@@ -31,8 +31,7 @@ def symbolic_contents(value: ir.Value) -> tuple[Dim | None, ...] | None:
 class Shapes(Pass):
     """Writes what `infer` finds to `value.type`, `value.shape` and `symbolic_contents`."""
 
-    def __init__(self, name: str = "shapes") -> None:
-        self.name = name
+    name = "shapes"
 
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
         found = infer(model)
