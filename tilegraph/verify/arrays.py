@@ -22,9 +22,10 @@ _NARROW = (ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M
 def read_npz(path: str | Path) -> dict[str, Array]:
     """The arrays of an .npz file; InputError if it is missing, broken or needs pickle."""
     try:
-        with np.load(path, allow_pickle=False) as data:
-            if not isinstance(data, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: holds one bare array; save named arrays with numpy.savez")
+        data = np.load(path, allow_pickle=False)
+        if not isinstance(data, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: holds one bare array; save named arrays with numpy.savez")
+        with data:
             return {name: data[name] for name in data.files}
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
@@ -92,7 +93,8 @@ def _checked(where: str, value: ir.Value, given: Any, binding: dict[str, tuple[i
             array = array.view(wanted)  # .npy files forget the names of these types
         if array.dtype != wanted:
             fix = f"convert it with .astype({wanted.name!r})" if array.dtype.kind in "biuf" else "convert it"
-            raise InputError(f"{where}: input {name!r} is {array.dtype.name}, the model wants {wanted.name}: {fix}")
+            kind = "strings" if array.dtype.kind in "OSU" else array.dtype.name
+            raise InputError(f"{where}: input {name!r} is {kind}, the model wants {wanted.name}: {fix}")
     if value.shape is None:
         return array
     shape = [d if isinstance(d, int) else d.value for d in value.shape]

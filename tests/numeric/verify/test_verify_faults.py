@@ -109,7 +109,8 @@ def test_wrong_type_or_shape_is_caught(make: Pairs, body: str, told: str) -> Non
 
 
 @pytest.mark.parametrize(("signature", "told"), [
-    ("(float[n] x) => (float[n] y, float[n] z) { y = Relu(x)\n z = Neg(x) }", "has output 'z', which the original lacks"),
+    ("(float[n] x) => (float[n] y, float[n] z) { y = Relu(x)\n z = Neg(x) }",
+     "has output 'z', which the original lacks"),
     ("(float[n] x) => (float[n] z) { z = Relu(x) }", "lacks output 'y'"),
     ("(float[n] x, float[n] w) => (float[n] y) { y = Relu(x) }", "has input 'w', which the original lacks"),
     ("(double[n] x) => (float[n] y) { z = Cast<to = 1>(x)\n y = Relu(z) }", "wants input 'x' as tensor(double)"),

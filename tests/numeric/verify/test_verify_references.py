@@ -117,7 +117,8 @@ def test_a_double_run_that_takes_another_branch_is_not_used(make: Pairs) -> None
         b = Sub(a, one)
         zero = Constant<value_float = 0.0>()
         c = Greater(b, zero)
-        y = If (c) <then_branch = t () => (float[4] p) { p = Neg(x) }, else_branch = e () => (float[4] q) { q = Exp(x) }>
+        y = If (c) <then_branch = t () => (float[4] p) { p = Neg(x) },
+                    else_branch = e () => (float[4] q) { q = Exp(x) }>
     }""")
     result = verify(model, model)
     assert result.same
@@ -189,7 +190,8 @@ def test_sequences_and_bfloat16_pass_through(make: Pairs) -> None:
     other = make("g (float[n, 4] x) => (seq(float[n, 2]) y) { z = Exp(x)\n y = SplitToSequence<axis = 1>(z, two) }",
                  two=np.array(1))
     assert "structure" in verify(model, other).outputs[0].notes[0]
-    narrow = make("g (bfloat16[n, 4] x) => (bfloat16[n, 4] y) { a = Cast<to = 1>(x)\n b = Exp(a)\n y = Cast<to = 16>(b) }")
+    narrow = make("g (bfloat16[n, 4] x) => (bfloat16[n, 4] y) { a = Cast<to = 1>(x)\n b = Exp(a)\n"
+                  "y = Cast<to = 16>(b) }")
     result = verify(narrow, narrow)
     assert result.same
     assert result.outputs[0].reference == ORT_DOUBLE

@@ -11,7 +11,8 @@ from tilegraph.verify import verify
 F = np.float32
 # Sums that differ in the last bits between columns 0 and 2, and clearly in column 1.
 X = np.array([[1.0, 0.5, 1.0, 0.25], [0.5, 2.0, 0.5, 2.0]], F)
-ARGMAX = "g (float[n, 4] x) => (int64[n] i) { r = Relu(x)\n i = ArgMax<axis = 1, keepdims = 0, select_last_index = %d>(r) }"
+ARGMAX = ("g (float[n, 4] x) => (int64[n] i) { r = Relu(x)\n"
+          "i = ArgMax<axis = 1, keepdims = 0, select_last_index = %d>(r) }")
 
 
 def test_a_tie_in_argmax_is_accepted(make: Pairs) -> None:
@@ -38,8 +39,8 @@ def test_a_near_tie_within_rounding_is_accepted_and_a_clear_one_refused(make: Pa
 ])
 def test_ties_are_found_behind_views(make: Pairs, tail: str) -> None:
     kind, dims = ("int32", "n, m") if "Cast" in tail else ("int64", "n, m, k" if "Unsq" in tail else "m, n")
-    text = f"g (float[n, 4] x) => ({kind}[{dims}] i) {{ r = Relu(x)\n j = ArgMax<axis = 1, select_last_index = %d>(r)\n" \
-        + tail
+    text = (f"g (float[n, 4] x) => ({kind}[{dims}] i) {{ r = Relu(x)\n"
+            "j = ArgMax<axis = 1, select_last_index = %d>(r)\n" + tail)
     assert verify(make(text % 0, two=np.array([2])), make(text % 1, two=np.array([2])), inputs={"x": X}).same
 
 
@@ -67,8 +68,6 @@ def test_an_index_out_of_range_is_refused(make: Pairs) -> None:
     assert "an index is outside [0, 4)" in result.outputs[0].notes[0]
 
 
-NMS = ("g (float[1, 4, 4] boxes, float[1, 1, 4] scores) => (int64[m, 3] i) {"
-       "s = Mul(scores, c)\n j = NonMaxSuppression(boxes, s, most, iou)\n i = Add(j, d) }")
 BOXES = np.array([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5], [6, 6, 7, 7]]], F)
 
 
