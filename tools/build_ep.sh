@@ -41,7 +41,7 @@ else
   cat <<MESSAGE
 $library
 run the tests on it with:
-  ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="\$(${CXX:-g++} -print-file-name=libasan.so) \$(${CXX:-g++} -print-file-name=libubsan.so)" \\
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD="\$(${CXX:-g++} -print-file-name=libasan.so) \$(${CXX:-g++} -print-file-name=libubsan.so)" \\
   TILEGRAPH_EP_LIBRARY=$PWD/$library $python -m pytest tests/ep
 MESSAGE
 fi

@@ -15,6 +15,7 @@ import onnxruntime as ort
 import pytest
 
 import tilegraph.runtime as runtime
+from tilegraph.spec.artifact import EP_NAME
 
 Serve = Callable[..., Any]
 State = ort.capi.onnxruntime_pybind11_state
@@ -26,7 +27,7 @@ def from_bytes(model: bytes, **config: str) -> Any:
     options = ort.SessionOptions()
     for key, value in config.items():
         options.add_session_config_entry(key.replace("__", "."), value)
-    return ort.InferenceSession(model, options, providers=[ep.EP_NAME, "CPUExecutionProvider"])
+    return ort.InferenceSession(model, options, providers=[EP_NAME, "CPUExecutionProvider"])
 
 
 def test_one_file_is_enough(tmp_path: Path, add_one: Path) -> None:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import tilegraph.runtime as runtime
+from tilegraph.spec.artifact import EP_NAME
 
 Serve = Callable[..., Any]
 State = ort.capi.onnxruntime_pybind11_state
@@ -273,7 +274,7 @@ def test_a_bad_option(serve: Serve, add_one: Path, options: dict[str, Any], matc
 
 
 def test_a_node_of_another_provider_is_not_claimed(serve: Serve, add_one: Path) -> None:
-    for other in ("SomeOtherExecutionProvider", ep.EP_NAME + "X", ep.EP_NAME[:-1], "x" * 500):
+    for other in ("SomeOtherExecutionProvider", EP_NAME + "X", EP_NAME[:-1], "x" * 500):
         node = ep.Node("p", attributes={"source": other})
         with pytest.raises(Exception, match=r"not compatible|NOT_IMPLEMENTED|NotImplemented|Failed to find kernel"):
             serve(ep.Artifact(add_one, {"p": ep.add_one_program(3)}, nodes=[node]))

@@ -11,6 +11,7 @@ import pytest
 
 import tilegraph.runtime as runtime
 from tilegraph.errors import UsageError
+from tilegraph.spec.artifact import EP_NAME
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,6 +73,6 @@ def test_session_arguments(tmp_path: Path, add_one: Path) -> None:
     settings = ort.SessionOptions()
     session = runtime.session(path.parent, threads=2, options={"max_tasks": 3}, sess_options=settings)
     assert settings.intra_op_num_threads == 2
-    assert session.get_providers() == [ep.EP_NAME, "CPUExecutionProvider"]
+    assert session.get_providers() == [EP_NAME, "CPUExecutionProvider"]
     with pytest.raises(UsageError, match="threads is 0: it must be at least 1"):
         runtime.session(path, threads=0)

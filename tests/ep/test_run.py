@@ -17,6 +17,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from tilegraph.spec.artifact import EP_NAME
 from tilegraph.spec.dims import Dim
 
 Serve = Callable[..., Any]
@@ -60,7 +61,7 @@ def test_values(serve: Serve, add_one: Path) -> None:
 
 
 def test_our_provider_ran_it(serve: Serve, add_one: Path) -> None:
-    assert serve(ep.Artifact(add_one, {"p": ep.add_one_program(4)})).get_providers()[0] == ep.EP_NAME
+    assert serve(ep.Artifact(add_one, {"p": ep.add_one_program(4)})).get_providers()[0] == EP_NAME
 
 
 @pytest.mark.parametrize("shapes", [[(1, 1), (2, 2)], [(7, 7), (1, 1), (7, 7)], [(0, 0), (3, 3), (0, 0)]])
@@ -192,7 +193,7 @@ def test_rank_zero(serve: Serve, add_one: Path) -> None:
 
 
 def test_rank_sixteen(serve: Serve, add_one: Path) -> None:
-    shape = ["n", *[1] * 14, 2]
+    shape: list[str | int] = ["n", *[1] * 14, 2]
     session = serve(ep.Artifact(add_one, {"p": ep.add_one_program(*shape)}))
     x = np.arange(6, dtype=np.float32).reshape([3, *[1] * 14, 2])
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], x + 1)
@@ -410,5 +411,5 @@ KERNEL(fail) {
         session.run(None, {"x": np.ones(1, np.float32)})
     with pytest.raises(failure, match="kernel 'fail' failed: the kernel gave no message"):
         session.run(None, {"x": np.full(1, 2, np.float32)})
-    assert session.get_providers()[0] == ep.EP_NAME  # no fallback session was built
+    assert session.get_providers()[0] == EP_NAME  # no fallback session was built
     session.run(None, {"x": np.zeros(1, np.float32)})
