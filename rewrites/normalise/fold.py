@@ -129,6 +129,10 @@ class _Folder:
         if not evaluable(node):
             return []
         tensors = [constant_of(v) for v in node.inputs]
+        if node.op_type == "CastLike" and tensors[0] is not None and used[0].dtype is not None:
+            # Only the type of the other operand matters, and that is the output's.
+            like = np.zeros((), used[0].dtype.numpy())
+            return self.evaluated(node, [tensors[0].numpy(), like], [tensors[0].dtype, used[0].dtype], used)
         if any(t is None and v is not None for t, v in zip(tensors, node.inputs, strict=True)):
             return []
         if any(o.dtype is None for o in used) or any(t is not None and t.dtype == ir.DataType.STRING for t in tensors):
@@ -138,8 +142,12 @@ class _Folder:
             self.refuse(node, f"its result exceeds the limit of {limit} bytes")
             return []
         arrays = [None if t is None else t.numpy() for t in tensors]
+        return self.evaluated(node, arrays, [None if t is None else t.dtype for t in tensors], used)
+
+    def evaluated(self, node: ir.Node, arrays: list[npt.NDArray[Any] | None], dtypes: list[ir.DataType | None],
+                  used: list[ir.Value]) -> list[npt.NDArray[Any] | None]:
         try:
-            results = evaluate(node, arrays, [None if t is None else t.dtype for t in tensors], self.opset)
+            results = evaluate(node, arrays, dtypes, self.opset)
         except CannotEvaluate as reason:
             self.refuse(node, str(reason))
             return []

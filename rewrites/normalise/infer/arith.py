@@ -162,9 +162,9 @@ def broadcast_dim(left: MaybeDim, right: MaybeDim) -> MaybeDim:
         if left == right:
             return left
         if left == 1:
-            return right
+            return left if not right.is_static and at_most(right, left) else right
         if right == 1:
-            return left
+            return right if not left.is_static and at_most(left, right) else left
         if left.is_static:
             return left if not right.is_static else None
         if right.is_static:
