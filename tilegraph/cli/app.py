@@ -175,10 +175,11 @@ def run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our stdout went away; keep Python from complaining about it at exit.
+    except (BrokenPipeError, SystemExit):
+        # The reader of our stdout went away (typer turns that into SystemExit); keep Python from complaining about it
+        # at exit. The code is a shell's for SIGPIPE: 0 and 1 would be answers of verify.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        return 141
     except TilegraphError as problem:
         _trace(verbose)
         error(str(problem) if problem.exit_code != 3 else f"internal: {problem}")

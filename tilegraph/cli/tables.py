@@ -24,19 +24,24 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]])
     return table
 
 
+def _say(out: Console, text: str) -> None:
+    """One line, never broken: it may be searched for."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
 def show_summary(out: Console, report: dict[str, Any]) -> None:
     """The short summary of optimize."""
     engines = ", ".join(f"{nodes} {name}" for name, nodes in report.get("engines", {}).items())
     seconds = report.get("seconds", {})
-    out.print(escape(f"{report.get('model', '?')} for {report.get('target', '?')}"))
-    out.print(escape(f"nodes {report.get('nodes_before')} -> {report.get('nodes_after')}, "
-                     f"regions {report.get('regions')}, partitions {report.get('partitions')}"))
+    _say(out, f"{report.get('model', '?')} for {report.get('target', '?')}")
+    _say(out, f"nodes {report.get('nodes_before')} -> {report.get('nodes_after')}, "
+              f"regions {report.get('regions')}, partitions {report.get('partitions')}")
     if engines:
-        out.print(escape(f"engines: {engines}"))
+        _say(out, f"engines: {engines}")
     if seconds:
         longest = sorted(seconds.items(), key=lambda s: -s[1])[:3]
         parts = ", ".join(f"{name} {s:.2f}" for name, s in longest)
-        out.print(escape(f"time: {sum(seconds.values()):.2f} s ({parts})"))
+        _say(out, f"time: {sum(seconds.values()):.2f} s ({parts})")
 
 
 def show_decisions(out: Console, report: dict[str, Any]) -> None:
@@ -75,15 +80,15 @@ def show_verification(out: Console, result: VerifyResult, *, verbose: bool) -> N
     if rows:
         out.print(_table("", columns, rows))
     for problem in result.problems:
-        out.print(escape(f"DIFFERENT: {problem}"))
+        _say(out, f"DIFFERENT: {problem}")
     for output in result.outputs:
         for note in output.notes:
             if not output.same or verbose or not output.proves or "tie" in note:
-                out.print(escape(f"{output.of} {output.name}: {note}"))
+                _say(out, f"{output.of} {output.name}: {note}")
         if output.off_by_one:
-            out.print(escape(f"{output.of} {output.name}: {output.off_by_one} of {output.elements} quantised values "
-                             "are one step off"))
+            _say(out, f"{output.of} {output.name}: {output.off_by_one} of {output.elements} quantised values "
+                      "are one step off")
     for note in result.notes:
-        out.print(escape(f"note: {note}"))
+        _say(out, f"note: {note}")
     if not result.inconclusive:
-        out.print(f"{'same' if result.same else 'different'} answers on {result.samples} samples (seed {result.seed})")
+        _say(out, f"{'same' if result.same else 'different'} answers on {result.samples} samples (seed {result.seed})")

@@ -18,6 +18,7 @@ from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 from tilegraph.errors import InputError
 from tilegraph.verify.roles import Kind, Role, find_role
 from tilegraph.verify.sizes import Sizes
+from tilegraph.verify.source import read_model
 
 Array = np.ndarray[Any, Any]
 
@@ -34,12 +35,7 @@ def make_inputs(model_path: str | Path, *, seed: int = 0, sample: int = 0,
 
 def load_for_analysis(model_path: str | Path) -> ir.Model:
     """A private copy of the model with its functions inlined and shapes inferred. Weights stay memory-mapped."""
-    try:
-        model = ir.load(str(model_path))
-    except FileNotFoundError as error:
-        raise InputError(f"{model_path}: no such file") from error
-    except Exception as error:
-        raise InputError(f"{model_path}: not a readable ONNX model ({_first_line(error)})") from error
+    model = read_model(model_path)
     try:
         if model.functions:
             InlinePass()(model)
@@ -195,7 +191,3 @@ def _shape_operand(detail: str, shape: tuple[int, ...], rng: np.random.Generator
     if op in ("Pad", "Trilu", "CumSum", "Squeeze", "Unsqueeze", "SequenceAt") or op.startswith("Reduce"):
         return np.zeros(shape, np.int64)
     return np.ones(shape, np.int64)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -45,13 +45,23 @@ def candidates(optimized: str | Path) -> list[Candidate]:
     return [Candidate("optimized", path, _needs_plugin(path))]
 
 
-def _needs_plugin(path: Path) -> bool:
+def read_model(path: str | Path) -> ir.Model:
+    """The model with its weights memory-mapped; InputError if the file is missing, broken or holds no graph."""
     try:
         model = ir.load(str(path))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"{path}: not a readable ONNX model ({first})") from error
-    for node in model.graph.all_nodes():
+    if not model.graph.outputs:
+        # An empty file is a valid protobuf message.
+        raise InputError(f"{path}: not an ONNX model: its graph has no outputs")
+    return model
+
+
+def _needs_plugin(path: Path) -> bool:
+    for node in read_model(path).graph.all_nodes():
         source = node.attributes.get("source") if node.op_type == "EPContext" else None
         if source is not None and source.value in (EP_NAME, EP_NAME.encode()):
             return True

@@ -1,0 +1,34 @@
+"""Explaining a folder from its manifest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tilegraph
+from tilegraph.errors import InputError
+from tilegraph.explain import explain
+
+
+def test_a_folder_s_report(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"report": {"model": "m", "regions": 3}}))
+    found = explain(tmp_path)
+    assert found.to_json() == {"model": "m", "regions": 3, "decisions": []}
+    assert tilegraph.explain(tmp_path).decisions == []
+
+
+@pytest.mark.parametrize(("content", "told"), [
+    (None, "not a tilegraph folder"), ("{", "not readable as JSON"), ("[]", "has no report"), ("{}", "has no report"),
+])
+def test_folders_without_a_report(tmp_path: Path, content: str | None, told: str) -> None:
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=told):
+        explain(tmp_path)
+
+
+def test_a_missing_path(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or folder"):
+        explain(tmp_path / "x")
