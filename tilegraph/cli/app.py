@@ -63,7 +63,7 @@ def optimize(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write; default "
                                                 "MODEL.tilegraph beside the model.")] = None,
     dim: Dim = [],  # noqa: B006  (typer copies it)
-    embed: Annotated[bool, typer.Option("--embed", help="Put the library into the model file.")] = False,
+    embed: Annotated[bool, typer.Option("--embed", help="Write one self-contained .onnx file, not a folder.")] = False,
     offload: OffloadOption = Offload.auto,
     portable: Annotated[bool, typer.Option("--portable", help="Also write portable.onnx, which any ONNX Runtime "
                                            "runs.")] = False,

@@ -10,9 +10,10 @@ from tilegraph.cli.output import console, dims_of, progress, write_json, write_t
 from tilegraph.errors import InputError, UsageError
 
 
-def default_folder(model: Path) -> Path:
-    """`model.tilegraph` beside `model.onnx`."""
-    return model.with_name((model.stem if model.suffix == ".onnx" else model.name) + ".tilegraph")
+def default_output(model: Path, *, embed: bool = False) -> Path:
+    """The folder `model.tilegraph` beside `model.onnx`, or the file `model.tilegraph.onnx` with `embed`."""
+    stem = model.stem if model.suffix == ".onnx" else model.name
+    return model.with_name(stem + (".tilegraph.onnx" if embed else ".tilegraph"))
 
 
 def optimize(model: Path | None, target: str, output: Path | None, dim: list[str], embed: bool, offload: Any,
@@ -29,7 +30,7 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
         for name in compiler.list_passes(target):
             print(name)
         return
-    folder = output or default_folder(model)
+    folder = output or default_output(model, embed=embed)
     with progress(quiet=quiet) as step:
         result = compiler.optimize(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
                                    dump=dump, cache_dir=cache_dir, progress=step, dry_run=dry_run)

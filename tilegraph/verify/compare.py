@@ -92,10 +92,10 @@ def _specials(values: Array) -> Array:
     return np.where(np.isnan(values), 1, np.where(np.isinf(values), np.where(values > 0, 2, 3), 0))
 
 
-def bound(reference: Array, own: float | None, dtype: np.dtype[Any],
+def bound(scale: float, own: float | None, dtype: np.dtype[Any],
           quantised_drift: float | None = None) -> tuple[float, float]:
-    """(rtol, atol). `own` is ORT's own error against a better reference; None when ORT is the reference."""
-    scale = largest(reference)
+    """(rtol, atol) for an output whose largest value is `scale`. `own` is ORT's own error against a better reference;
+    None when ORT is the reference."""
     if own is not None:
         return 0.0, max(2 * own, 4 * epsilon(dtype) * scale)
     rtol = default_rtol(dtype)

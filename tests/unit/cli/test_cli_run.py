@@ -145,8 +145,9 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
     ("a/model.onnx", "a/model.tilegraph"), ("model", "model.tilegraph"), ("v1.2.onnx", "v1.2.tilegraph"),
     ("v1.2", "v1.2.tilegraph"),
 ])
-def test_the_default_folder_is_beside_the_model(model: str, folder: str) -> None:
-    assert commands.default_folder(Path(model)) == Path(folder)
+def test_the_default_output_is_beside_the_model(model: str, folder: str) -> None:
+    assert commands.default_output(Path(model)) == Path(folder)
+    assert commands.default_output(Path(model), embed=True) == Path(folder + ".onnx")
 
 
 def test_every_command_of_the_app_has_help(capsys: pytest.CaptureFixture[str]) -> None:
