@@ -39,7 +39,10 @@ def ep_library_path() -> Path:
     The environment variable TILEGRAPH_EP_LIBRARY names another one. Raises `EnvironmentProblem` if it is not built.
     """
     named = os.environ.get(LIBRARY_VARIABLE)
-    path = Path(named) if named else Path(str(resources.files("tilegraph.runtime").joinpath(LIBRARY_FILE)))
+    # A checkout's own build (make ep) first: with an editable install the resource may be an older one.
+    beside = Path(__file__).with_name(LIBRARY_FILE)
+    installed = Path(str(resources.files("tilegraph.runtime").joinpath(LIBRARY_FILE)))
+    path = Path(named) if named else beside if beside.is_file() else installed
     if path.is_file():
         return path.absolute()
     if named:

@@ -31,6 +31,7 @@ def test_the_variable_names_another_build(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_library_that_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TILEGRAPH_EP_LIBRARY", raising=False)
     monkeypatch.setattr("importlib.resources.files", lambda name: tmp_path)
+    monkeypatch.setattr(runtime, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(EnvironmentProblem, match=r"libtilegraph_ep\.so is not built; run `make ep`"):
         runtime.ep_library_path()
 
