@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import onnx
 
 from tilegraph.errors import InputError
 from tilegraph.io.external import iter_node_tensors, iter_tensors
 
 MIN_OPSET, MAX_OPSET = 7, 28
+_HIDDEN = "deprecated"  # the domain under which the checker does not look at a deprecated op
 _SMALL = 1024  # bytes; larger tensors are replaced by empty ones before the checker sees the model
 
 
@@ -24,12 +27,54 @@ def check_opset(proto: onnx.ModelProto, name: str) -> None:
 
 
 def complaint_of(proto: onnx.ModelProto) -> str:
-    """The first complaint of onnx's checker about `proto` without its weights, on one line; empty if there is none."""
-    try:
-        onnx.checker.check_model(_without_weights(proto).SerializeToString())
-    except onnx.checker.ValidationError as error:
-        return " ".join(str(error).split())
+    """The first complaint of onnx's checker about `proto` without its weights, on one line; empty if there is none.
+
+    More is accepted than the checker accepts alone, because ONNX Runtime runs it: functions of another opset than the
+    model's, outputs without type or shape, deprecated ops.
+    """
+    bare = _without_weights(proto)
+    own = [f for f in bare.functions if f.domain not in ("", "ai.onnx")]
+    others = [f for f in bare.functions if f.domain in ("", "ai.onnx")]
+    models = [bare, *(_around(f, proto.ir_version) for f in own)]
+    del bare.functions[:]
+    bare.functions.extend(others)
+    for model in models:
+        _hide_deprecated(model)
+        try:
+            onnx.checker.check_model(model.SerializeToString())
+        except onnx.checker.ValidationError as error:
+            return " ".join(str(error).split())
     return ""
+
+
+def _around(function: onnx.FunctionProto, ir_version: int) -> onnx.ModelProto:
+    """A model that holds only `function`, with the opsets that it asks for."""
+    model = onnx.ModelProto(ir_version=max(ir_version, 8), functions=[function], opset_import=function.opset_import)
+    if function.domain not in {o.domain for o in function.opset_import}:
+        model.opset_import.add(domain=function.domain, version=1)
+    model.graph.name = function.name
+    return model
+
+
+def _hide_deprecated(model: onnx.ModelProto) -> None:
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node in nodes:
+            if node.domain in ("", "ai.onnx") and _is_deprecated(node.op_type, opset):
+                node.domain = _HIDDEN
+                if _HIDDEN not in {o.domain for o in model.opset_import}:
+                    model.opset_import.add(domain=_HIDDEN, version=1)
+                for function in model.functions:
+                    if _HIDDEN not in {o.domain for o in function.opset_import}:
+                        function.opset_import.add(domain=_HIDDEN, version=1)
+
+
+@lru_cache(maxsize=4096)
+def _is_deprecated(op: str, opset: int) -> bool:
+    try:
+        return bool(onnx.defs.get_schema(op, opset, "").deprecated)
+    except onnx.defs.SchemaError:
+        return False
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -52,6 +97,7 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
             getattr(bare.graph, field.name).extend(content)
         else:
             setattr(bare.graph, field.name, content)
+    _complete(bare.graph)
     for node in bare.graph.node:
         for tensor in iter_node_tensors(node):
             _empty(tensor)
@@ -60,6 +106,16 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
             for tensor in iter_node_tensors(node):
                 _empty(tensor)
     return bare
+
+
+def _complete(graph: onnx.GraphProto) -> None:
+    """The checker wants a type and a shape where a model may leave them to inference; it does not compare them."""
+    for value in graph.output:
+        if not value.type.WhichOneof("value"):
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for value in (*graph.input, *graph.output):
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
 
 
 def _add_bare(graph: onnx.GraphProto, tensor: onnx.TensorProto) -> None:

@@ -45,6 +45,17 @@ def _constant(node: ir.Node, array: np.ndarray[Any, Any], hint: str) -> ir.Value
     return value
 
 
+def _constant_value(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or a Constant; None when it is only known at run time."""
+    if value is None or value.is_graph_input():
+        return None
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Constant" and "value" in producer.attributes:
+        attribute = producer.attributes["value"]
+        return None if attribute.is_ref() else attribute.as_tensor()
+    return value.const_value if value.is_initializer() else None
+
+
 def _ints(node: ir.Node, values: Sequence[int], hint: str) -> ir.Value:
     return _constant(node, np.array(list(values), dtype=np.int64), hint)
 
@@ -194,7 +205,7 @@ def _resize_11(node: ir.Node, step: int, apply: bool) -> None:
     scales = node.inputs[1] if len(node.inputs) > 1 else None
     nearest = _attr(node, "mode", "nearest") == "nearest"
     if nearest and not node.meta.get(_ENLARGES):
-        known = ir.convenience.get_const_tensor(scales) if scales is not None else None
+        known = _constant_value(scales)
         if known is None or (known.numpy() < 1).any():
             raise Refusal("Resize of opset 10 rounds differently when it shrinks, and the scales may shrink")
     if apply:

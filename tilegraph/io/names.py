@@ -83,7 +83,7 @@ def name_dims(model: ir.Model) -> dict[str, str]:
     plain symbol. Later mentions of the same text follow. Returns the original text of each renamed extent -> the new.
     """
     texts = [t for v in model.graph.inputs if v.shape is not None for d in v.shape if (t := _text(d)) is not None]
-    symbols = {t for t in texts if Dim.of(t).bare_symbol == t}
+    symbols = {t for t in texts if _is_symbol(t)}
     renamed: dict[str, str] = {}
     for text in dict.fromkeys(texts):
         if text in symbols or text in renamed:
@@ -106,13 +106,18 @@ def name_dims(model: ir.Model) -> dict[str, str]:
         if expression.symbols <= symbols:
             as_int = expression.as_int()
             return str(expression) if as_int is None else as_int
-        return text if expression.bare_symbol == text else None
+        return text if _is_symbol(text) else None
 
     for graph in all_graphs(model):
         for value in values_of(graph):
             if value.const_value is None:
                 _update(value, follow)
     return renamed
+
+
+def _is_symbol(text: str) -> bool:
+    """Whether `text` is one symbol that also survives in a longer expression."""
+    return Dim.of(f"{text}+1") == Dim.symbol(text) + 1
 
 
 def _is_unknown(dim: int | ir.SymbolicDim) -> bool:

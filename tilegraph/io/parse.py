@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tilegraph.errors import InputError
 
 _LFS = b"version https://git-lfs.github.com/spec/"
-_WIRE_TYPES = frozenset((0, 1, 2, 5))
-# The highest field number that ModelProto has had so far, with room for additions.
-_MAX_FIELD = 60
+# Field number -> wire type (0 varint, 2 length-delimited) of ModelProto.
+_FIELDS = {f.number: 2 if f.type in (f.TYPE_MESSAGE, f.TYPE_STRING, f.TYPE_BYTES) else 0
+           for f in onnx.ModelProto.DESCRIPTOR.fields}
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -64,19 +64,13 @@ def _missing_bytes(data: bytes) -> int:
         if tag is None:
             return 1 if fields else 0
         number, wire = tag >> 3, tag & 7
-        if wire not in _WIRE_TYPES or not 0 < number <= _MAX_FIELD:
+        if _FIELDS.get(number) != wire:
             return 0
-        if wire == 0:
-            value, position = _varint(data, position)
-            if value is None:
-                return 1 if fields else 0
-        elif wire == 2:
-            length, position = _varint(data, position)
-            if length is None:
-                return 1 if fields else 0
-            position += length
-        else:
-            position += 8 if wire == 1 else 4
+        value, position = _varint(data, position)
+        if value is None:
+            return 1 if fields else 0
+        if wire == 2:
+            position += value
         if position > len(data):
             return position - len(data) if fields else 0
         fields += 1
