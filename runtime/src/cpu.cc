@@ -2,12 +2,31 @@
 
 #include <map>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tilegraph {
 namespace {
 
 using Probe = bool (*)();
 
 #if defined(__x86_64__)
+
+// Tile registers: Linux gives them to a process that asks (Documentation/arch/x86/xstate.rst), for all of its threads.
+bool tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool granted = __builtin_cpu_supports("amx-tile") && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+}
+
+// AMX-FP16 is CPUID leaf 7, subleaf 1, EAX bit 21; not every compiler has a name for it.
+bool tiles_fp16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return tiles() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 21 & 1);
+}
 
 // LLVM's spelling, then the compiler's; both the CPU and the operating system (XCR0) are asked.
 #define TILEGRAPH_PROBE(llvm, gcc) {llvm, [] { return __builtin_cpu_supports(gcc) != 0; }}
@@ -53,6 +72,10 @@ const std::map<std::string, Probe>& features() {
       TILEGRAPH_PROBE("avx512vpopcntdq", "avx512vpopcntdq"),
       TILEGRAPH_PROBE("avx512bf16", "avx512bf16"),
       TILEGRAPH_PROBE("avx512fp16", "avx512fp16"),
+      {"amx-tile", tiles},
+      {"amx-int8", [] { return tiles() && __builtin_cpu_supports("amx-int8"); }},
+      {"amx-bf16", [] { return tiles() && __builtin_cpu_supports("amx-bf16"); }},
+      {"amx-fp16", tiles_fp16},
   };
   return table;
 }
@@ -62,10 +85,13 @@ const std::map<std::string, Probe>& features() {
 #else
 
 const std::map<std::string, Probe>& levels() {
+  static const std::map<std::string, Probe> table = {{"armv8-a", [] { return true; }}};
+  return table;
+}
+const std::map<std::string, Probe>& features() {
   static const std::map<std::string, Probe> none;
   return none;
 }
-const std::map<std::string, Probe>& features() { return levels(); }
 
 #endif
 
@@ -76,7 +102,7 @@ std::string cpu_lacks(const std::string& isa, const std::vector<std::string>& wa
   __builtin_cpu_init();
 #endif
   auto level = levels().find(isa);
-  if (level == levels().end()) return "it was compiled for the architecture '" + isa + "', which this runtime does not know";
+  if (level == levels().end()) return "it was compiled for '" + isa + "', which is not an architecture level of this machine";
   std::string lacking, unknown;
   if (!level->second()) lacking += " " + isa;
   for (const std::string& name : wanted) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -128,9 +129,10 @@ def test_a_missing_symbol(serve: Serve, add_one: Path) -> None:
         serve(ep.Artifact(add_one, {"p": spec}))
 
 
-def test_an_unknown_isa(serve: Serve, add_one: Path) -> None:
-    with pytest.raises(State.NotImplemented, match=r"architecture 'sparc', which this runtime does not know.*--mcpu"):
-        serve(ep.Artifact(add_one, {"p": ep.add_one_program(3)}, isa="sparc"))
+@pytest.mark.parametrize("isa", ["sparc", "armv8-a" if platform.machine() == "x86_64" else "x86-64-v3", ""])
+def test_another_architecture(serve: Serve, add_one: Path, isa: str) -> None:
+    with pytest.raises(State.NotImplemented, match=rf"compiled for '{isa}', which is not an architecture.*--mcpu"):
+        serve(ep.Artifact(add_one, {"p": ep.add_one_program(3)}, isa=isa))
 
 
 def test_an_unknown_feature(serve: Serve, add_one: Path) -> None:
@@ -146,10 +148,12 @@ def cpu_flags() -> set[str]:
 # Linux's name for each feature, where it differs from LLVM's
 LINUX = {"avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni",
          "avx512vbmi2": "avx512_vbmi2", "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
+         "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16", "amx-fp16": "amx_fp16",
          "bmi": "bmi1", "lzcnt": "abm", "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2"}
 FEATURES = ["sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "lzcnt", "bmi", "bmi2", "f16c", "avx", "avx2", "fma", "gfni",
             "vaes", "vpclmulqdq", "avxvnni", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512ifma",
-            "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512bf16", "avx512fp16"]
+            "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512bf16", "avx512fp16",
+            "amx-tile", "amx-int8", "amx-bf16", "amx-fp16"]
 
 
 @pytest.mark.parametrize("feature", FEATURES)
