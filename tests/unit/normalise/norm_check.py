@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tilegraph.io import load
@@ -24,6 +25,14 @@ def prepared(text: str, opset: int = 17, *, dims: Mapping[str, int] | None = Non
     model = load(onnx.parser.parse_model(header + text), dims=dims)
     Pipeline([LiftConstants(), Shapes()]).run(model, PassContext())
     return model
+
+
+def loaded(text: str, **arrays: np.ndarray[Any, Any]) -> ir.Model:
+    """The loaded model with `arrays` as initializers, untouched by any pass."""
+    proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17, "my.ops" : 1]> ' + text)
+    for name, array in arrays.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    return load(proto)
 
 
 def run(step: Pass, model: ir.Model, *, modified: bool, feeds: Feeds | None = None,
