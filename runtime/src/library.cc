@@ -153,7 +153,7 @@ KernelFunction Library::find(const std::string& symbol) const {
 std::shared_ptr<Library> load_library(std::string_view image, const std::string& sha256, Loader loader,
                                       const std::string& origin) {
   static std::mutex mutex;
-  static auto& loaded = *new std::map<std::string, std::weak_ptr<Library>>;  // never destroyed: sessions may outlive us
+  static std::map<std::string, std::weak_ptr<Library>> loaded;
   std::lock_guard lock(mutex);
   std::erase_if(loaded, [](const auto& entry) { return entry.second.expired(); });
   if (auto found = loaded.find(sha256); found != loaded.end())

@@ -68,6 +68,18 @@ KERNEL(add_one) {
 }
 """
 
+# y = x * w[i % m] (float), arguments x, w, y, scratch, n, m, begin, end
+SCALE = r"""
+KERNEL(scale) {
+  int bad_tag = 0;
+  const float* x = POINTER(const float, 0); const float* w = POINTER(const float, 1); float* y = POINTER(float, 2);
+  int64_t m = INTEGER(5), begin = BEGIN, end = END;
+  CHECK_TAGS(8);
+  for (int64_t i = begin; i < end; ++i) y[i] = x[i] * w[i % m];
+  return 0;
+}
+"""
+
 
 def compile_c(source: str, output: Path, *flags: str) -> Path:
     """A shared library of `source` behind PRELUDE."""
@@ -217,3 +229,12 @@ def add_one_program(*shape: DimLike, **options: Any) -> Program:
     total = Dim.product(shape)
     return program([tensor("x", "float", *shape)], [tensor("y", "float", *shape)],
                    [call("add_one", [source(0), result(0)], [total], total, **options)])
+
+
+def chain_program(n: DimLike, arena_at: DimLike) -> Program:
+    """y = x + 2 by way of the arena."""
+    size = Dim.of(n)
+    return program([tensor("x", "float", n)], [tensor("y", "float", n)],
+                      [call("add_one", [source(0), arena(arena_at)], [size], size),
+                       call("add_one", [arena(arena_at), result(0)], [size], size)],
+                      arena_bytes=Dim.of(arena_at) + size * 4)
