@@ -202,7 +202,7 @@ def slice_length(dim: MaybeDim, start: MaybeDim, end: MaybeDim, step: int) -> Ma
     if dim is None:
         return None
     if dim.is_static and start.is_static and end.is_static:
-        return Dim.of(len(range(*slice(*_onnx_slice(dim.value, start.value, end.value, step)).indices(dim.value))))
+        return Dim.of(len(slice_indices(dim.value, start.value, end.value, step)))
     zero = Dim.of(0)
     if step < 0:
         whole = (start == -1 or _beyond(start)) and end.is_static and end.value <= -_HUGE
@@ -210,7 +210,10 @@ def slice_length(dim: MaybeDim, start: MaybeDim, end: MaybeDim, step: int) -> Ma
     first, last = _from_start(start, dim), _from_start(end, dim)
     if first is None or last is None:
         return None
-    if last == dim:
+    from_back = bounds(start)[1]
+    if last == dim and from_back is not None and from_back < 0:
+        length = smallest(-start, dim)
+    elif last == dim:
         length = dim - first
     else:
         length = smallest(last - first, dim - first)
@@ -218,11 +221,12 @@ def slice_length(dim: MaybeDim, start: MaybeDim, end: MaybeDim, step: int) -> Ma
     return length if step == 1 else length.ceildiv(step)
 
 
-def _onnx_slice(size: int, start: int, end: int, step: int) -> tuple[int | None, int | None, int]:
-    """The same slice in Python's terms: a negative end beyond the start means "to the very first element"."""
-    if step < 0 and end < -size:
-        return start, None, step
-    return start, end, step
+def slice_indices(size: int, start: int, end: int, step: int) -> range:
+    """The elements that Slice takes of an axis: negative ends count from the back, then both are clamped."""
+    first, last = (v + size if v < 0 else v for v in (start, end))
+    if step > 0:
+        return range(min(max(first, 0), size), min(max(last, 0), size), step)
+    return range(min(max(first, 0), size - 1), min(max(last, -1), size - 1), step)
 
 
 def _beyond(index: Dim) -> bool:

@@ -208,20 +208,16 @@ def slice_op(c: Context) -> Sequence[Info]:
     if axes is None:
         return [Info(data.dtype, (None,) * rank)]
     dims = list(data.shape)
-    index: list[slice | None] = [slice(None)] * rank
+    contents = data.contents
     for i, axis in enumerate(axes):
         axis += rank if axis < 0 else 0
         step = steps[i] if steps is not None else None
         start, end = starts[i], ends[i]
         dims[axis] = None if step is None else arith.slice_length(data.shape[axis], start, end, step)
-        if start is None or end is None or step is None or not (start.is_static and end.is_static):
-            index[axis] = None
-        else:
-            low = end.value if step > 0 or data.contents is None or end.value >= -data.contents.shape[axis] else None
-            index[axis] = slice(start.value, low, step)
-    contents = None
-    if data.contents is not None and None not in index:
-        contents = data.contents[tuple(i for i in index if i is not None)]
+        if contents is not None:
+            known = start is not None and end is not None and start.is_static and end.is_static and step
+            contents = None if not known or start is None or end is None or step is None else contents.take(
+                arith.slice_indices(contents.shape[axis], start.value, end.value, step), axis=axis)
     return [Info(data.dtype, tuple(dims), contents)]
 
 
