@@ -24,7 +24,7 @@ from tilegraph.ops.space import Apply, Choose, Fold, Inst, Literal, Load, Place,
 from tilegraph.ops.vecmath import round_to_bfloat16
 from tilegraph.spec.dims import Dim, Opaque
 
-GENERATOR = "row-2"  # part of every cache key: change it when the emitted code changes
+GENERATOR = "row-4"  # part of every cache key: change it when the emitted code changes
 
 _STORAGE = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "uint8"}
 _IDENTITY: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}

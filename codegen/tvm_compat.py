@@ -27,7 +27,7 @@ Add, Sub, Mul, Div, Rem, Min, Max = X.Add, X.Sub, X.Mul, X.Div, X.Mod, X.Min, X.
 EQ, NE, LT, LE, And, Or, Not = X.EQ, X.NE, X.LT, X.LE, X.And, X.Or, X.Not
 Select, Cast, Ramp, Broadcast, Shuffle = X.Select, X.Cast, X.Ramp, X.Broadcast, X.Shuffle
 BitAnd, BitOr, BitXor, ShiftLeft, ShiftRight = X.BitwiseAnd, X.BitwiseOr, X.BitwiseXor, X.LShift, X.RShift
-Bind, BufferLoad, BufferStore, IfThenElse = X.Bind, X.BufferLoad, X.BufferStore, X.IfThenElse
+BufferLoad, BufferStore, IfThenElse = X.BufferLoad, X.BufferStore, X.IfThenElse
 
 
 def var(name: str, dtype: str) -> Var:
