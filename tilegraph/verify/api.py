@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from tilegraph.verify.ladder import LARGE_BYTES, REFERENCE_LIMIT_S, Ladder, weig
 from tilegraph.verify.result import VerifyResult
 from tilegraph.verify.run import Feeds, ModelRun, RunFailure, Runner, Value, open_runner
 from tilegraph.verify.source import Candidate, candidates, original_path
+
+CANDIDATE_LIMIT_S = 60.0  # plus 100 times what the original took
 
 
 def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | Mapping[str, Any] | None = None,
@@ -143,7 +146,9 @@ class _Job:
         fallback: Sample | None = None
         for place, sizes, feeds in attempts:
             try:
+                start = time.perf_counter()
                 sample = Sample(feeds, sizes, runner.run(feeds))
+                sample.seconds = time.perf_counter() - start
             except RunFailure as failure:
                 fallback = fallback or Sample(feeds, sizes, [], str(failure))
                 refused.append(f"refuses {sizes}")
@@ -174,14 +179,11 @@ class _Job:
             answers: list[dict[str, Value] | RunFailure] = []
             for sample in self.samples:
                 try:
-                    answers.append(dict(zip(names, runner.run(sample.feeds), strict=True)))
+                    # A child that hangs must not hang verify.
+                    limit = CANDIDATE_LIMIT_S + 100 * sample.seconds
+                    answers.append(dict(zip(names, runner.run(sample.feeds, limit), strict=True)))
                 except RunFailure as failure:
                     answers.append(failure)
-                    # A child that crashed or timed out is gone.
-                    if candidate.plugin or self.large:
-                        runner.close()
-                        runner = open_runner(self._run_of(candidate.path, optimize=True, plugin=candidate.plugin),
-                                             isolate=True)
         finally:
             runner.close()
         for index, (sample, answer) in enumerate(zip(self.samples, answers, strict=True)):

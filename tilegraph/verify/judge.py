@@ -41,6 +41,7 @@ class Sample:
     sizes: str
     ort: list[Value]
     failure: str = ""
+    seconds: float = 0.0  # of the run without optimizations
     again: list[Value] | None = None  # a second run, for models that draw random numbers
     optimized_by_ort: list[Value] | None = None
     double: tuple[str, list[Value]] | None = None

@@ -26,6 +26,8 @@ import onnx_ir as ir
 from tilegraph.errors import InputError
 from tilegraph.spec.artifact import EP_NAME
 
+_CREATE_LIMIT_S = 600.0
+
 Value = Any
 Feeds = dict[str, Value]
 
@@ -195,15 +197,23 @@ def receive(stream: IO[bytes]) -> Any:
 
 
 class _Child:
+    """A model in another process, which is started again when a run has killed it."""
+
     def __init__(self, what: ModelRun) -> None:
+        self._what = what
+        self._start()
+
+    def _start(self) -> None:
         root = str(Path(__file__).resolve().parent.parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen([sys.executable, "-m", "tilegraph.verify.worker"], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
-        self.signature = self._ask(what, None, creating=True)
+        self.signature = self._ask(self._what, _CREATE_LIMIT_S, creating=True)
 
     def run(self, feeds: Feeds, limit: float | None = None) -> list[Value]:
+        if self._process.poll() is not None:
+            self._start()
         outputs: list[Value] = self._ask(feeds, limit, creating=False)
         return outputs
 
