@@ -96,9 +96,11 @@ def _twin(value: ir.Value, name: str) -> ir.Value:
     return ir.Value(name=name, shape=value.shape, type=value.type)
 
 
-def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node],
-                   outputs: Sequence[ir.Value]) -> ir.Node:
+def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value],
+                   clones: frozenset[ir.Node] = frozenset()) -> ir.Node:
     """Replaces `nodes` (in order) in `graph` by one call and returns it; the graph is left to be sorted.
+
+    `clones` are copied into the body and stay in the graph.
 
     The results keep their names. The function is added to the model unless an equal one is there.
     """
@@ -119,9 +121,10 @@ def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node],
         model.functions[identifier] = ir.Function(DOMAIN, name, graph=body, attributes=[])
     model.opset_imports.setdefault(DOMAIN, 1)
     call = ir.Node(DOMAIN, name, writer.outside, num_outputs=len(outputs), name=_call_name(nodes))
-    graph.insert_before(nodes[0], call)
+    own = [node for node in nodes if node not in clones]
+    graph.insert_before(own[0], call)
     _take_over(graph, outputs, call)
-    graph.remove(list(nodes), safe=True)
+    graph.remove(own, safe=True)
     return call
 
 

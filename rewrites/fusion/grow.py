@@ -2,21 +2,23 @@
 
 The seed is the first free node in topological order that computes something. Consumers and producers of the region's
 nodes are tried again and again, nearest in order first, until none can be added. Growth is bounded by `MAX_NODES`.
+A view that others read too is copied into the region: it costs nothing there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView, Reach
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.prims import Decline
-from tilegraph.rewrites.fusion.legal import Candidate, elements, examine, work
+from tilegraph.rewrites.fusion.legal import Candidate, examine, work
 
 MAX_NODES = 96
-_CHEAP = 4.0  # a producer whose recomputation costs more than this per element saved is left alone
+_SLACK = 4096.0  # vector instructions: recomputing up to this much is cheaper than a value of its own
 
 Refuse = Callable[[ir.Node, str], None]
 
@@ -29,30 +31,66 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
     except Decline as reason:
         refuse(seed, reason.reason)
         return None
+    weights: dict[ir.Node, float] = {}
+
+    def alone(node: ir.Node) -> float:
+        if node not in weights:
+            try:
+                weights[node] = work(examine([node], view, opsets).space)
+            except Decline:
+                weights[node] = float("inf") if kind_of(node) != "view" else 0.0
+        return weights[node]
+
     tried: set[tuple[ir.Node, int]] = set()
     reasons: dict[ir.Node, str] = {}
     changed = True
     while changed and len(best.nodes) < MAX_NODES:
         changed = False
         for node in _neighbours(best, view):
-            if (node, len(best.nodes)) in tried or not free(node) or kind_of(node) is None:
+            if (node, len(best.nodes)) in tried or kind_of(node) is None:
+                continue
+            if not free(node) and not _shared_view(node, best, view):
                 continue
             tried.add((node, len(best.nodes)))
-            if not reach.is_convex([*best.nodes, node]):
+            clones = best.clones
+            if _shared_view(node, best, view):
+                clones = clones | {node}
+            elif not reach.is_convex([n for n in (*best.nodes, node) if n not in clones]):
                 reasons[node] = "a path through other nodes leaves the region and comes back"
                 continue
             try:
-                wider = examine([*best.nodes, node], view, opsets)
-                _not_wasteful(best, wider, node)
+                wider = examine([*best.nodes, node], view, opsets, clones)
+                _not_wasteful(best, wider, alone(node))
             except Decline as reason:
                 reasons[node] = reason.reason
                 continue
-            best, changed = wider, True
+            best, changed = _adopt(wider, view), True
             break
     for node, reason in reasons.items():
         if node not in best.nodes:
             refuse(node, f"not joined to the region of {seed.name}: {reason}")
     return best
+
+
+def _adopt(region: Candidate, view: GraphView) -> Candidate:
+    """Clones that nobody outside reads any more become members."""
+    while True:
+        members = set(region.nodes) - region.clones
+        kept = frozenset(n for n in region.clones if _read_outside(n, members, view))
+        if kept == region.clones:
+            return region
+        region = replace(region, clones=kept)
+
+
+def _shared_view(node: ir.Node, region: Candidate, view: GraphView) -> bool:
+    """Whether `node` only moves elements, feeds the region, and something else too: then the region takes a copy."""
+    if kind_of(node) not in ("view", "generator") or not any(n in region.nodes for n in view.consumers(node)):
+        return False
+    return _read_outside(node, set(region.nodes) - region.clones, view)
+
+
+def _read_outside(node: ir.Node, members: set[ir.Node], view: GraphView) -> bool:
+    return any(v in view.outputs or any(u not in members for u in view.users(v)) for v in node.outputs)
 
 
 def _neighbours(region: Candidate, view: GraphView) -> list[ir.Node]:
@@ -63,9 +101,11 @@ def _neighbours(region: Candidate, view: GraphView) -> list[ir.Node]:
     return sorted(before, key=lambda n: -view.order[n]) + sorted(after - before, key=view.order.__getitem__)
 
 
-def _not_wasteful(before: Candidate, after: Candidate, node: ir.Node) -> None:
-    """Refuses a producer that the region would evaluate many times over because it broadcasts the result."""
-    made = max((elements(v) for v in node.outputs), default=0)
+def _not_wasteful(before: Candidate, after: Candidate, alone: float) -> None:
+    """Refuses a node that the region would evaluate many times over because it broadcasts the result.
+
+    `alone`: the node's work in a kernel of its own.
+    """
     extra = work(after.space) - work(before.space)
-    if made and extra * 16 / made > _CHEAP * 16 and extra > 4096:
-        raise Decline(f"it would be recomputed: {extra:.0f} vector instructions for {made} elements")
+    if extra > 1.5 * alone + _SLACK:
+        raise Decline(f"it would be recomputed: {extra:.0f} vector instructions instead of {alone:.0f}")

@@ -20,31 +20,36 @@ MAX_INPUTS = 48
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal region: its nodes in order, its outputs, and the kernel that it would be."""
+    """A legal region: its nodes in order, its outputs, and the kernel that it would be.
+
+    `clones` are those of its nodes that stay in the graph for others too.
+    """
 
     nodes: tuple[ir.Node, ...]
     outputs: tuple[ir.Value, ...]
     lowered: Lowered
     space: Space
+    clones: frozenset[ir.Node] = frozenset()
 
 
-def outputs_of(nodes: Sequence[ir.Node], view: GraphView) -> tuple[ir.Value, ...]:
-    """The values of `nodes` that something else reads."""
+def outputs_of(nodes: Sequence[ir.Node], view: GraphView, clones: frozenset[ir.Node]) -> tuple[ir.Value, ...]:
+    """The values of `nodes` that something else reads; nobody outside reads a clone."""
     members = set(nodes)
-    return tuple(v for node in nodes for v in node.outputs
+    return tuple(v for node in nodes if node not in clones for v in node.outputs
                  if v in view.outputs or any(user not in members for user in view.users(v)))
 
 
-def examine(nodes: Sequence[ir.Node], view: GraphView, opsets: Mapping[str, int]) -> Candidate:
+def examine(nodes: Sequence[ir.Node], view: GraphView, opsets: Mapping[str, int],
+            clones: frozenset[ir.Node] = frozenset()) -> Candidate:
     """The candidate, or `Decline` with the reason."""
     ordered = tuple(sorted(nodes, key=view.order.__getitem__))
-    outputs = outputs_of(ordered, view)
+    outputs = outputs_of(ordered, view, clones)
     if not outputs:
         raise Decline("nothing reads its results")
     lowered = lower_region(ordered, outputs, opsets)
     if len(lowered.inputs) > MAX_INPUTS:
         raise Decline(f"{len(lowered.inputs)} inputs are too many for one kernel")
-    return Candidate(ordered, outputs, lowered, plan(lowered))
+    return Candidate(ordered, outputs, lowered, plan(lowered), clones)
 
 
 def work(space: Space) -> float:
@@ -89,7 +94,7 @@ def price(candidate: Candidate, view: GraphView, model: CostModel) -> RegionCost
     members = set(candidate.nodes)
     runtime = 0.0
     for node in candidate.nodes:
-        if _free_in_runtime(node, view):
+        if node in candidate.clones or _free_in_runtime(node, view):
             continue
         moved = sum(size_bytes(v) for v in (*node.inputs, *node.outputs) if v is not None)
         runtime += model.node_us(node.op_type, max((elements(v) for v in node.outputs), default=0), moved)

@@ -36,12 +36,13 @@ class RegionFusion(Pass):
         for graph in list(all_graphs(model.graph)):
             regions = self._regions(model, graph, context)
             for candidate in regions:
-                call = make_composite(model, graph, candidate.nodes, candidate.outputs)
+                call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones)
                 context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                          op=call.op_type, nodes=[n.name for n in candidate.nodes],
                                          ops=[n.op_type for n in candidate.nodes])
                 modified = True
             if regions:
+                _drop_unread(graph, [node for candidate in regions for node in candidate.clones])
                 graph.sort()
         return PassResult(modified)
 
@@ -60,21 +61,28 @@ class RegionFusion(Pass):
             if region is None:
                 continue
             cost = price(region, view, self.cost_model)
+            own = [node for node in region.nodes if node not in region.clones]
+            taken.update(own)
             if self.offload == "auto" and not cost.wins:
-                taken.update(region.nodes)
-                for node in region.nodes:
+                for node in own:
                     refusals[node] = f"ONNX Runtime keeps it: {cost}"
                 continue
-            taken.update(region.nodes)
-            reach.contract(region.nodes)
+            reach.contract(own)
             found.append(region)
-        members = {node for region in found for node in region.nodes}
+        members = {node for region in found for node in region.nodes if node not in region.clones}
         for node in view.nodes:
             if node not in members:
                 reason = refusals.get(node) or (f"{node.op_type} is not an operator that regions take"
                                                 if kind_of(node) is None else "no region reaches it")
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=_shown(node))
         return found
+
+
+def _drop_unread(graph: ir.Graph, clones: list[ir.Node]) -> None:
+    """Removes views of which every reader took a copy."""
+    for node in dict.fromkeys(reversed(clones)):
+        if node.graph is graph and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            graph.remove(node, safe=True)
 
 
 def _shown(node: ir.Node) -> str:

@@ -260,6 +260,12 @@ class _Builder:
         if cols and size == Dim.product(v.extent for v in rows):
             indices = reshape_indices(tuple(Ix.of(v) for v in rows), tuple(v.extent for v in rows), prim.shape)
             return self.pull(prim, indices), indices
+        if not cols:
+            for k in range(len(self.vars) - 1, 0, -1):
+                if Dim.product(v.extent for v in self.vars[:k]) == size:
+                    rows = self.vars[:k]
+                    indices = reshape_indices(tuple(Ix.of(v) for v in rows), tuple(v.extent for v in rows), prim.shape)
+                    return self.pull(prim, indices), indices  # a reduction in it makes the rest columns
         raise Decline(f"outputs of shapes {_show(root.shape)} and {_show(prim.shape)} in one kernel")
 
     def pull(self, prim: Prim, indices: tuple[Ix, ...]) -> Inst:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.ops.broadcast import broadcast
+from tilegraph.ops.count import cost_of
 from tilegraph.ops.dtypes import COMPUTE, stored_name
 from tilegraph.ops.index import Ix
 from tilegraph.ops.pointwise import POINTWISE
@@ -140,7 +141,15 @@ def point(op_type: str, operands: Sequence[Prim | None], dtype: str, *, domain: 
     shown = ",".join(f"{k}={attributes[k]!r}" for k in sorted(attributes))
     key = f"{domain}{'.' if domain else ''}{op_type}<{shown}>{places if len(places) != count else ''}"
     shape = broadcast([p.shape for p in present])
-    return Point(shape, dtype, key=key, operands=present, fn=fn, cost=entry.cost)
+    dtypes = tuple(p.dtype for p in present)
+    constants = tuple(sorted(attributes[CONSTANTS].items()))
+    costs = (key, dtypes, repr(constants))
+    if costs not in _COSTS:
+        _COSTS[costs] = cost_of(fn, dtypes)
+    return Point(shape, dtype, key=key, operands=present, fn=fn, cost=_COSTS[costs])
+
+
+_COSTS: dict[tuple[Any, ...], int] = {}
 
 
 def reduce_last(kind: str, operand: Prim, axes: int) -> Reduce:

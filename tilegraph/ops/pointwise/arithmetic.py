@@ -24,7 +24,7 @@ from tilegraph.ops.pointwise.base import (
     unary,
 )
 from tilegraph.ops.vecmath import power
-from tilegraph.ops.vecmath.basic import is_nan, like
+from tilegraph.ops.vecmath.basic import like
 
 Attrs = Mapping[str, Any]
 
@@ -49,7 +49,7 @@ def _sign(m: Math[V], x: V) -> V:
     if m.dtype(x).startswith("uint"):
         return positive
     result = m.select(m.lt(x, zero), like(m, x, -1), positive)
-    return m.select(is_nan(m, x), x, result) if _is_float(m, x) else result
+    return m.select(m.eq(x, x), result, x) if _is_float(m, x) else result
 
 
 def _reciprocal(m: Math[V], x: V) -> V:
@@ -144,7 +144,7 @@ def minimum(m: Math[V], a: V, b: V) -> V:
     if not _is_float(m, a):
         return m.minimum(a, b)
     a, b = m.share(a), m.share(b)
-    return m.select(is_nan(m, a), a, m.select(m.lt(a, b), a, b))
+    return m.select(m.eq(a, a), m.select(m.lt(a, b), a, b), a)
 
 
 def maximum(m: Math[V], a: V, b: V) -> V:
@@ -152,7 +152,7 @@ def maximum(m: Math[V], a: V, b: V) -> V:
     if not _is_float(m, a):
         return m.maximum(a, b)
     a, b = m.share(a), m.share(b)
-    return m.select(is_nan(m, a), a, m.select(m.lt(b, a), a, b))
+    return m.select(m.eq(a, a), m.select(m.lt(b, a), a, b), a)
 
 
 def _max(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilegraph.ops.math import Math, V
 from tilegraph.ops.pointwise.base import BOOL, EVERY, FLOATS, INTEGERS, PointOp, alike, each
-from tilegraph.ops.vecmath.basic import at_least, at_most, is_nan, like
+from tilegraph.ops.vecmath.basic import at_least, at_most, like
 from tilegraph.ops.vecmath.half import round_to_bfloat16, round_to_half
 
 Attrs = Mapping[str, Any]
@@ -95,7 +95,7 @@ def _quantize(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> An
     if zero is not None:
         q = m.add(q, m.cast(zero, m.dtype(q)))
     q = m.share(at_most(m, at_least(m, q, low), high))
-    q = m.select(is_nan(m, q), like(m, q, low), q)
+    q = m.select(m.eq(q, q), q, like(m, q, low))
     return m.cast(m.cast(q, "int32"), out_dtype)
 
 

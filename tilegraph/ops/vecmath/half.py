@@ -22,7 +22,7 @@ def round_to_half(m: Math[V], x: V) -> V:
     rounded = m.sub(m.add(a, adder), adder)
     huge = m.le(m.const(65520.0, "float32"), a)
     result = m.select(huge, m.const(float("inf"), "float32"), rounded)
-    return copy_sign(m, m.select(m.ne(x, x), a, result), x)
+    return copy_sign(m, m.select(m.eq(x, x), result, a), x)
 
 
 def round_to_bfloat16(m: Math[V], x: V) -> V:
@@ -33,4 +33,4 @@ def round_to_bfloat16(m: Math[V], x: V) -> V:
     odd = m.band(m.shr(bits, m.const(16, "int32")), one)
     raised = m.add(m.add(bits, m.const(0x7FFF, "int32")), odd)
     rounded = m.bitcast(m.band(raised, m.const(-0x10000, "int32")), "float32")
-    return m.select(m.ne(x, x), x, rounded)
+    return m.select(m.eq(x, x), rounded, x)
