@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,25 @@ def make_inputs(model_path: str | Path, *, seed: int = 0, sample: int = 0,
     """
     maker = InputMaker(load_for_analysis(model_path), dims)
     return maker.make(seed, sample, maker.bindings(seed, sample)[0])
+
+
+def accepted_inputs(model_path: str | Path, run: Callable[[dict[str, Array]], object], *, seed: int = 0,
+                    sample: int = 0, dims: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """As `make_inputs`, with the first sizes on which `run` raises nothing; InputError with the first refusal if it
+    always does."""
+    maker = InputMaker(load_for_analysis(model_path), dims)
+    first: Exception | None = None
+    for _, binding in maker.attempts(seed, sample):
+        feeds = maker.make(seed, sample, binding)
+        try:
+            run(feeds)
+        except Exception as error:
+            first = first or error
+            continue
+        return feeds
+    why = (str(first).strip().splitlines() or [type(first).__name__])[0][:200]
+    raise InputError(f"{model_path}: runs on none of the sizes tried ({why}): fix them with --dim or give --inputs") \
+        from first
 
 
 def load_for_analysis(model_path: str | Path) -> ir.Model:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from verify_text import parse
 
 from tilegraph.errors import InputError, UsageError
-from tilegraph.verify.inputs import InputMaker
+from tilegraph.verify.inputs import InputMaker, accepted_inputs
 from tilegraph.verify.roles import Kind, Role, find_role
 
 F = np.float32
@@ -163,6 +166,22 @@ def test_determinism_and_variety() -> None:
     assert not np.array_equal(one["a"], made(4, 0)["a"])
     assert [made(0, s)["a"].shape for s in range(3)] == [(1, 16), (2, 24), (3, 13)]
     assert made(0, 3)["a"].shape == made(0, 3)["b"].shape
+
+
+def test_the_first_sizes_that_are_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    ir.save(parse("g (float[n, s] x) => (float[n, s] y) { y = Relu(x) }"), path)
+
+    def wants(length: int) -> Callable[[dict[str, Any]], None]:
+        def run(feeds: dict[str, Any]) -> None:
+            if feeds["x"].shape[1] != length:
+                raise RuntimeError(f"not {length}\nmore")
+        return run
+
+    assert accepted_inputs(path, wants(512), sample=1)["x"].shape == (2, 512)
+    with pytest.raises(InputError, match=r"runs on none of the sizes tried \(not 77\): fix them with --dim"):
+        accepted_inputs(path, wants(77))
+    assert accepted_inputs(path, wants(77), dims={"s": 77})["x"].shape == (1, 77)
 
 
 def test_initializers_are_not_inputs() -> None:
