@@ -63,6 +63,8 @@ def evaluate(node: ir.Node, inputs: Arrays, dtypes: Sequence[_D | None], opset: 
 
 
 def _reference(node: ir.Node, inputs: Arrays, opset: int) -> list[Array]:
+    if node.op_type == "OneHot":
+        inputs = [inputs[0], _given(inputs, 1).reshape(()), inputs[2]]  # a depth of one element is allowed too
     names = [f"i{k}" if v is not None else "" for k, v in enumerate(inputs)]
     proto = onnx.NodeProto(op_type=node.op_type, input=names, output=[f"o{k}" for k in range(len(node.outputs))])
     proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
@@ -194,13 +196,14 @@ def _where(node: ir.Node, inputs: Arrays, opset: int) -> Array:
 def _clip(node: ir.Node, inputs: Arrays, opset: int) -> Array:
     x = _given(inputs, 0)
     if opset < 11:
-        low, high = _attr(node, "min"), _attr(node, "max")
-        limits = [None if v is None else np.asarray(v, dtype=x.dtype) for v in (low, high)]
+        given = _attr(node, "min"), _attr(node, "max")
+        limits = [None if v is None else np.asarray(v, dtype=x.dtype) for v in given]
     else:
         limits = [inputs[k] if k < len(inputs) else None for k in (1, 2)]
-    if limits[0] is not None:
-        x = np.maximum(x, limits[0])
-    return x if limits[1] is None else np.minimum(x, limits[1])
+    # An absent limit is the lowest or largest finite value, so Clip turns infinities into finite values.
+    info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+    low, high = (x.dtype.type(d) if v is None else v for v, d in zip(limits, (info.min, info.max), strict=True))
+    return np.asarray(np.minimum(np.maximum(x, low), high))
 
 
 def _axes(node: ir.Node, inputs: Arrays) -> tuple[int, ...] | None:
@@ -275,7 +278,7 @@ _DIRECT: dict[str, Direct] = {
     "Neg": _unary(np.negative), "Abs": _unary(np.abs), "Floor": _unary(np.floor), "Ceil": _unary(np.ceil),
     "Round": _unary(np.rint), "Sign": _unary(np.sign), "Sqrt": _unary(np.sqrt),
     "Reciprocal": _unary(lambda x: np.divide(np.ones((), x.dtype), x)),
-    "Relu": _unary(lambda x: np.maximum(x, np.zeros((), x.dtype))),
+    "Relu": _unary(lambda x: np.where(x < 0, np.zeros((), x.dtype), x)),  # keeps -0.0, as ONNX Runtime does
     "Not": _unary(np.logical_not), "IsNaN": _unary(np.isnan), "IsInf": _is_inf,
     "And": _binary(np.logical_and), "Or": _binary(np.logical_or), "Xor": _binary(np.logical_xor),
     "Equal": _binary(np.equal), "Less": _binary(np.less), "LessOrEqual": _binary(np.less_equal),
