@@ -33,18 +33,18 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "exp": Bound("std::exp(x)", 0.9, 1.2),
-    "exp_minus_abs": Bound("std::exp(-std::fabs(x))", 0.9, 1.2),
-    "expm1": Bound("std::expm1(x)", 1.6, 1.7, signed=False),
-    "log": Bound("std::log(x)", 0.9, 1.0),
-    "log1p": Bound("std::log1p(x)", 1.7, 1.8, signed=False),
-    "tanh": Bound("std::tanh(x)", 2.5, 2.6),
-    "erf": Bound("std::erf(x)", 1.9, 2.3),
-    "sigmoid": Bound("x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x))", 2.5, 2.5),
-    "softplus": Bound("x != x ? x : std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x)))", 2.1, 2.6),
+    "exp": Bound("std::exp(x)", 0.95, 1.25),
+    "exp_minus_abs": Bound("std::exp(-std::fabs(x))", 0.95, 1.25),
+    "expm1": Bound("std::expm1(x)", 1.65, 1.75, signed=False),
+    "log": Bound("std::log(x)", 0.95, 1.05),
+    "log1p": Bound("std::log1p(x)", 1.75, 1.85, signed=False),
+    "tanh": Bound("std::tanh(x)", 2.6, 2.7),
+    "erf": Bound("std::erf(x)", 1.95, 2.4),
+    "sigmoid": Bound("x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x))", 2.55, 2.65),
+    "softplus": Bound("x != x ? x : std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x)))", 2.2, 2.7),
     "sin": Bound("std::sin(x)", 1.6, 1.6),
     "cos": Bound("std::cos(x)", 1.6, 1.6),
-    "tan": Bound("std::tan(x)", 3.5, 3.8),
+    "tan": Bound("std::tan(x)", 3.7, 4.0),
     # Below -87.3 e^x is denormal: its error of half a step counts |x| times.
     "mish": Bound("x * std::tanh(std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))))", 53, 53),
 }

@@ -209,7 +209,7 @@ OPS = (
     binary("Mul", lambda m, a, b: m.mul(a, b), 1, NUMERIC, "7 (14: 8 and 16 bits)"),
     PointOp("Div", "", (2, 2), _div, 8, "7 (14: 8 and 16 bits)", alike(NUMERIC), _needs_constant_divisor),
     PointOp("Mod", "", (2, 2), _mod, LIBM, "10", alike(NUMERIC), _check_mod),
-    PointOp("Pow", "", (2, 2), _pow, 100, "7 (12: exponent of another dtype)", each(NUMERIC, NUMERIC), _check_pow),
+    PointOp("Pow", "", (2, 2), _pow, 150, "7 (12: exponent of another dtype)", each(NUMERIC, NUMERIC), _check_pow),
     PointOp("Max", "", (1, VARIADIC), _max, 4, "6 (8: broadcast, 12: integers)", alike(NUMERIC)),
     PointOp("Min", "", (1, VARIADIC), _min, 4, "6 (8: broadcast, 12: integers)", alike(NUMERIC)),
     PointOp("Sum", "", (1, VARIADIC), _sum, 2, "6 (8: broadcast)", alike(FLOATS)),

@@ -31,8 +31,8 @@ def _quick_gelu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> 
 
 
 OPS = (
-    PointOp("Gelu", DOMAIN, (1, 1), _gelu, 31, "1", alike(FLOATS)),
-    PointOp("BiasGelu", DOMAIN, (2, 2), _gelu, 32, "1", alike(FLOATS)),
-    PointOp("FastGelu", DOMAIN, (1, 2), _fast_gelu, 36, "1", alike(("float32",))),
-    PointOp("QuickGelu", DOMAIN, (1, 1), _quick_gelu, 30, "1", alike(FLOATS)),
+    PointOp("Gelu", DOMAIN, (1, 1), _gelu, 37, "1", alike(FLOATS)),
+    PointOp("BiasGelu", DOMAIN, (2, 2), _gelu, 38, "1", alike(FLOATS)),
+    PointOp("FastGelu", DOMAIN, (1, 2), _fast_gelu, 38, "1", alike(("float32",))),
+    PointOp("QuickGelu", DOMAIN, (1, 1), _quick_gelu, 34, "1", alike(FLOATS)),
 )
