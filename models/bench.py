@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     for case in _chosen(options.only, options.case):
         outcome = run_case(case, threads=options.threads, runs=options.runs)
         outcomes.append(outcome)
-        err.print(f"{case.group}/{case.name}: {outcome.verdict}"
+        seconds = f"optimize {outcome.optimize_s:.1f} s, verify {outcome.verify_s:.1f}, time {outcome.bench_s:.1f}"
+        err.print(f"{case.group}/{case.name}: {outcome.verdict} ({seconds})"
                   + "".join(f"; {p}" for p in outcome.problems), markup=False, soft_wrap=True)
     if options.only in (None, "overhead") and not options.case:
         for constants in CONSTANTS:

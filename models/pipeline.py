@@ -29,10 +29,13 @@ class Outcome:
     benches: dict[int, BenchResult] = field(default_factory=dict)  # by threads
     problems: list[str] = field(default_factory=list)
     verdict: str = "failed"
+    verify_s: float = 0.0
+    bench_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.case.name, "group": self.case.group, "must_hold": self.case.must_hold,
-                "inputs": self.inputs, "optimize_s": self.optimize_s, "summary": self.summary, "same": self.same,
+                "inputs": self.inputs, "optimize_s": self.optimize_s, "verify_s": self.verify_s,
+                "bench_s": self.bench_s, "summary": self.summary, "same": self.same,
                 "bench": {str(t): r.to_json() for t, r in self.benches.items()}, "problems": self.problems,
                 "verdict": self.verdict}
 
@@ -62,6 +65,7 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
     folder = Path(model.save(out / f"{case.name}.tilegraph", force=True))
     outcome.optimize_s = time.perf_counter() - start
     outcome.summary = model.summary.to_json()
+    start = time.perf_counter()
     for fed in (feeds, *case.others()):
         result = verify(original, folder, inputs=fed)
         if not result.same:
@@ -71,13 +75,16 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
             outcome.problems.append(f"verify at {shapes(fed)}: "
                                     + "; ".join([*(f"{n} differs" for n in different), *reasons]))
     outcome.same = outcome.same is None
+    outcome.verify_s = time.perf_counter() - start
     if not outcome.same:
         outcome.verdict = "wrong"
         return
+    start = time.perf_counter()
     for count in threads:
         peers: list[str | Path | Peer] = [Peer("ONNX Runtime", original), peer_for(folder)]
         outcome.benches[count] = bench(peers, threads=count, runs=runs, inputs=feeds,
                                        create=create and count == threads[0])
+    outcome.bench_s = time.perf_counter() - start
     outcome.problems += shortfalls(case, outcome.benches)
     outcome.verdict = "short" if outcome.problems else "pass"
 
