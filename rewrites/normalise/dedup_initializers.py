@@ -1,6 +1,7 @@
 """Initializers with equal type, shape and bytes become one; a subgraph's gives way to the outer graph's.
 
-Memory-mapped ones are hashed where they lie, and only when another one has the same type and shape. Bytes decide, so
+Memory-mapped ones are read where they lie, and whole only when another one has the same type, shape and some equal
+bytes. Bytes decide, so
 0.0 and -0.0, or two NaNs, stay apart. Left alone: initializers that are graph inputs (a caller may override them),
 and those that are graph outputs, which keep their names but may serve others.
 """
@@ -17,35 +18,44 @@ import onnx_ir as ir
 from tilegraph.io.walk import subgraphs_of
 from tilegraph.passes.base import Pass, PassContext, PassResult
 
-_Key = tuple[ir.DataType, tuple[int, ...]]
+_Key = tuple[ir.DataType, tuple[int, ...], bytes]
+_SAMPLE = 4096  # bytes looked at before the whole tensor is
 
 
 class DedupInitializers(Pass):
     name = "dedup-initializers"
 
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
-        groups: dict[_Key, int] = defaultdict(int)
+        groups: dict[_Key, list[ir.TensorProtocol]] = defaultdict(list)
         for graph in model.graphs():
             for value in graph.initializers.values():
                 if value.const_value is not None:
-                    groups[_key(value.const_value)] += 1
-        return PassResult(_dedup(model.graph, {}, groups))
+                    groups[_key(value.const_value)].append(value.const_value)
+        digests = {id(t): (k, digest(t)) for k, tensors in groups.items() if len(tensors) > 1 for t in tensors}
+        return PassResult(_dedup(model.graph, {}, digests))
 
 
 def _key(tensor: ir.TensorProtocol) -> _Key:
-    return tensor.dtype, tuple(int(d) for d in tensor.shape.numpy())
+    """What equal tensors share and costs little: type, shape, and the bytes in the middle of a mapped one."""
+    sample = b""
+    if isinstance(tensor, ir.ExternalTensor):
+        with open(os.fspath(tensor.path), "rb") as file:
+            file.seek((tensor.offset or 0) + max(tensor.nbytes - _SAMPLE, 0) // 2)
+            sample = file.read(min(_SAMPLE, tensor.nbytes))
+    return tensor.dtype, tuple(int(d) for d in tensor.shape.numpy()), sample
 
 
-def _dedup(graph: ir.Graph, outer: dict[tuple[_Key, bytes], ir.Value], groups: dict[_Key, int]) -> bool:
+def _dedup(graph: ir.Graph, outer: dict[tuple[_Key, bytes], ir.Value],
+           digests: dict[int, tuple[_Key, bytes]]) -> bool:
+    """`digests` has the tensors that may have an equal one, by identity."""
     modified = False
     visible = dict(outer)
     # Outputs first: they stay whatever happens, so others may point at them.
     for value in sorted(graph.initializers.values(), key=lambda v: not v.is_graph_output()):
         tensor = value.const_value
-        if tensor is None or value.is_graph_input() or groups[_key(tensor)] < 2:
+        if tensor is None or value.is_graph_input() or id(tensor) not in digests:
             continue
-        identity = (_key(tensor), digest(tensor))
-        first = visible.setdefault(identity, value)
+        first = visible.setdefault(digests[id(tensor)], value)
         if first is value or value.is_graph_output():
             continue
         for user, index in list(value.uses()):
@@ -55,12 +65,12 @@ def _dedup(graph: ir.Graph, outer: dict[tuple[_Key, bytes], ir.Value], groups: d
         modified = True
     for node in graph:
         for inner in subgraphs_of(node):
-            modified |= _dedup(inner, visible, groups)
+            modified |= _dedup(inner, visible, digests)
     return modified
 
 
 def digest(tensor: ir.TensorProtocol) -> bytes:
-    """A hash of the elements; of the place in its file for an external tensor would not find copies."""
+    """A hash of the elements."""
     state = hashlib.blake2b(digest_size=32)
     if tensor.dtype == ir.DataType.STRING:
         for text in tensor.numpy().reshape(-1):
