@@ -93,6 +93,10 @@ def floats(dtype: str, seed: int = 0) -> A:
         return np.concatenate([values, values]).astype(dtype)  # twice: vector body and scalar tail of ORT's loops
 
 
+def every_float16() -> A:
+    return np.arange(2**16, dtype=np.uint16).view(np.float16)
+
+
 def integers(dtype: str, seed: int = 0) -> A:
     """Range ends, values around 0 and powers of two, and seeded random values."""
     info = np.iinfo(dtype)

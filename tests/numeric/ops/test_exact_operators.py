@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from tests.numeric.ops.evaluate import assert_same, evaluate
-from tests.numeric.ops.ort_cpu import NotInOrt, pairs, run, values
+from tests.numeric.ops.ort_cpu import NotInOrt, every_float16, pairs, run, values
 
 FLOATS = ("float32", "float64", "float16")
 SIGNED = ("int8", "int16", "int32", "int64")
@@ -56,6 +56,14 @@ def test_unary(op_type: str, dtype: str) -> None:
     # ONNX Runtime's float16 Sign gives 0 for NaN, its float32 Sign gives NaN: a kernel does as float32.
     skip = np.isnan(x) if (op_type, dtype) == ("Sign", "float16") else None
     assert_same(evaluate(op_type, [x], dtype), theirs, [x], skip)
+
+
+@pytest.mark.parametrize("op_type", [name for name, dtypes in UNARY.items() if "float16" in dtypes])
+def test_every_float16(op_type: str) -> None:
+    x = every_float16()
+    theirs = ort_or_skip(op_type, [x], onnx_type("float16"))
+    skip = np.isnan(x) if op_type == "Sign" else None
+    assert_same(evaluate(op_type, [x], "float16"), theirs, [x], skip)
 
 
 @pytest.mark.parametrize(

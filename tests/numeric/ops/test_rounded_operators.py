@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from tests.numeric.ops.evaluate import assert_close, evaluate
-from tests.numeric.ops.ort_cpu import NotInOrt, pairs, run, values
+from tests.numeric.ops.ort_cpu import NotInOrt, every_float16, pairs, run, values
 
 A = NDArray[Any]
 erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -96,7 +96,16 @@ UNARY = [
 def test_unary(case: Case, dtype: str) -> None:
     if case.op_type == "FastGelu" and dtype == "float64":
         pytest.skip("declined")
-    x = values(dtype)
+    compare(case, values(dtype))
+
+
+@pytest.mark.parametrize("case", UNARY, ids=str)
+def test_every_float16(case: Case) -> None:
+    compare(case, every_float16())
+
+
+def compare(case: Case, x: A) -> None:
+    dtype = x.dtype.name
     opset = 24 if case.op_type == "Swish" else 22
     try:
         out = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

@@ -139,7 +139,7 @@ def mish(m: Math[V], x: V) -> V:
 
 
 def erf(m: Math[V], x: V) -> V:
-    """float32: at most 2.4 ulp, odd, never above 1 in magnitude; erf(-0) = -0. About 33 instructions, no division.
+    """float32: at most 2.65 ulp, odd, never above 1 in magnitude; erf(-0) = -0. About 33 instructions, no division.
 
     erf a = 1 - e^-(a g(a)) with the smooth g = -log(erfc a) / a as a polynomial: one formula that is accurate
     relative to the result near 0 and saturates exactly.
