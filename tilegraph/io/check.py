@@ -30,11 +30,13 @@ def complaint_of(proto: onnx.ModelProto) -> str:
     """The first complaint of onnx's checker about `proto` without its weights, on one line; empty if there is none.
 
     More is accepted than the checker accepts alone, because ONNX Runtime runs it: functions of another opset than the
-    model's, outputs without type or shape, deprecated ops.
+    model's, outputs without type or shape, deprecated ops, old initializers that are no inputs.
     """
     bare = _without_weights(proto)
     own = [f for f in bare.functions if f.domain not in ("", "ai.onnx")]
     others = [f for f in bare.functions if f.domain in ("", "ai.onnx")]
+    # Before IR version 4 every initializer had to be an input too; many exporters did not care, nor does the runtime.
+    bare.ir_version = max(bare.ir_version, 4)
     models = [bare, *(_around(f, proto.ir_version) for f in own)]
     del bare.functions[:]
     bare.functions.extend(others)
@@ -129,6 +131,17 @@ def _empty(tensor: onnx.TensorProto) -> None:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         stub = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0])
         tensor.CopyFrom(stub)
+
+
+def check_types(proto: onnx.ModelProto, name: str) -> None:
+    """Raises InputError for inputs or outputs of map type: they come from a ZipMap, and only hosts in Python need it."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        kind = value.type
+        while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+            kind = getattr(kind, kind.WhichOneof("value")).elem_type
+        if kind.WhichOneof("value") == "map_type":
+            raise InputError(f"{name}: '{value.name}' is a map, which tilegraph does not support; export the model "
+                             "without ZipMap (skl2onnx: options zipmap=False)")
 
 
 def check_sizes(proto: onnx.ModelProto, name: str) -> None:

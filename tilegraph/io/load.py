@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from tilegraph.errors import InputError
 from tilegraph.io.bare import without_weights
-from tilegraph.io.check import check_opset, check_sizes, complaint_of
+from tilegraph.io.check import check_opset, check_sizes, check_types, complaint_of
 from tilegraph.io.external import check_external, map_externals
 from tilegraph.io.freeze import freeze_dims
 from tilegraph.io.inline import inline_functions
@@ -67,6 +67,7 @@ def _from_proto(proto: onnx.ModelProto, path: Path | None, name: str) -> ir.Mode
     check_opset(proto, name)
     if not proto.graph.output:
         raise InputError(f"{name} has no graph outputs; export it with at least one")
+    check_types(proto, name)
     check_external(proto, path)
     if any(proto.graph.sparse_initializer):
         proto = densify(proto, name)

@@ -229,6 +229,25 @@ def test_raw_data_of_the_wrong_size() -> None:
     refused(proto, "'w'", "4000", "4004")
 
 
+def test_maps_are_refused_with_the_way_out() -> None:
+    proto = relu()
+    proto.graph.output[0].type.sequence_type.elem_type.map_type.key_type = onnx.TensorProto.INT64
+    refused(proto, "'y' is a map", "zipmap=False")
+
+
+def test_old_initializers_need_not_be_inputs() -> None:
+    model = load(parse("""
+        <ir_version: 3, opset_import: ["" : 8]>
+        g (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}> { y = Add(x, w) }"""))
+    assert list(model.graph.initializers) == ["w"]
+
+
+def test_outputs_without_a_type() -> None:
+    proto = relu()
+    proto.graph.output[0].ClearField("type")
+    assert [v.name for v in load(proto).graph.outputs] == ["y"]
+
+
 def test_unknown_domains_are_kept() -> None:
     model = load(parse("""
         <ir_version: 8, opset_import: ["" : 17, "my.ops" : 3]>
