@@ -24,10 +24,12 @@ from tilegraph.ops.space import Apply, Choose, Fold, Inst, Literal, Load, Place,
 from tilegraph.ops.vecmath import round_to_bfloat16
 from tilegraph.spec.dims import Dim, Opaque
 
-GENERATOR = "row-4"  # part of every cache key: change it when the emitted code changes
+GENERATOR = "row-6"  # part of every cache key: change it when the emitted code changes
+
+Accumulators = dict[int, dict[int, t.Buffer]]  # of each fold of the pass, by width in lanes
 
 _STORAGE = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "uint8"}
-_IDENTITY: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf")}
+_IDENTITY: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "peak": float("-inf"), "min": float("inf")}
 _INT_RANGE = {"int8": (-(1 << 7), (1 << 7) - 1), "int16": (-(1 << 15), (1 << 15) - 1),
               "int32": (-(1 << 31), (1 << 31) - 1), "int64": (-(1 << 63), (1 << 63) - 1),
               "uint8": (0, (1 << 8) - 1), "uint16": (0, (1 << 16) - 1), "uint32": (0, (1 << 32) - 1),
@@ -69,8 +71,8 @@ class _Emitter:
         self.passes = schedule.divide(space)
         self.lanes = self._lanes(vector_bits)
         cost = schedule.column_cost(space, self.passes)
-        self.unroll = 1 if cost > 120 or self.lanes == 1 else 2 if cost > 24 else 4
         self.cost = cost
+        self.wide = self.lanes * self._registers()
         self.flat = not space.rows and not any(isinstance(i, Fold) for i in space.insts())
         self.stmts: list[t.Stmt] = []
         self.math = TirMath(self.stmts)
@@ -79,12 +81,26 @@ class _Emitter:
         self.cell: dict[Var, int] = {}
         self.folded: dict[int, V] = {}
         self.row_values: dict[int, V] = {}
+        self.row_reciprocals: dict[int, tuple[V, V]] = {}
         self.buffers: dict[tuple[str, int], tuple[t.Var, t.Buffer]] = {}
         cells = 1
         for bounds in space.breaks.values():
             cells *= len(bounds) + 1
         if cells > MAX_CELLS:
             raise Decline(f"concatenations cut the kernel into {cells} parts")
+
+    def _registers(self) -> int:
+        """How many registers one operation of the main loop spans.
+
+        Vector math is chains of dependent instructions, and a core's schedulers hold some four chains of one register
+        each; wider operations interleave as many chains as it takes to keep the pipes busy. Accumulators and long
+        expressions need registers of their own, and spilling costs more than it gains.
+        """
+        if self.lanes == 1:
+            return 1
+        if any(isinstance(i, Fold) for i in self.space.insts()):
+            return 4 if self.cost <= 24 else 2
+        return 4 if self.cost <= 16 else 8
 
     def _lanes(self, vector_bits: int) -> int:
         """As many lanes as fill a register with the widest common element, not more than the columns have."""
@@ -169,7 +185,7 @@ class _Emitter:
         scratch_bytes = self._scratch()
         if self.flat:
             self.columns_flat(begin, end)
-            extent, align = self.space.cols[-1].extent, self.lanes * self.unroll
+            extent, align = self.space.cols[-1].extent, self.wide
             grain = Dim.of(max(_TASK_COST * self.lanes // max(self.cost, 1), 1))
         else:
             self.rows(begin, end)
@@ -276,7 +292,7 @@ class _Emitter:
         del self.cell[var]
 
     def _row_body(self) -> None:
-        self.row_values, self.folded = {}, {}
+        self.row_values, self.folded, self.row_reciprocals = {}, {}, {}
         for p in range(self.passes.count):
             self._prepare(schedule.targets(self.passes, p), p)
             self._pass(p)
@@ -300,6 +316,11 @@ class _Emitter:
                 continue
             if self.passes.available(inst, p):
                 continue
+            if isinstance(inst, Apply) and inst.point.key.startswith("Div<") and inst.dtype == "float32":
+                divisor = inst.operands[1]
+                if not self.passes.column[id(divisor)] and not isinstance(divisor, Literal) \
+                        and id(divisor) not in self.row_reciprocals:
+                    self._row_reciprocal(divisor)
             stack.extend(inst.args)
 
     def row_value(self, inst: Inst) -> V:
@@ -325,28 +346,24 @@ class _Emitter:
 
     # -- columns --------------------------------------------------------------------------------------------
     def _pass(self, p: int) -> None:
-        accumulators = {id(f): [self.accumulator(f, self.lanes) for _ in range(self.unroll)]
-                        for f in self.passes.folds[p]}
+        accumulators = {id(f): self.accumulators(f) for f in self.passes.folds[p]}
         outer, inner = self.space.cols[:-1], self.space.cols[-1]
-        vector_used = self._outer_columns(p, list(outer), inner, accumulators)
+        self._outer_columns(p, list(outer), inner, accumulators)
         for f in self.passes.folds[p]:
-            self.folded[id(f)] = self.finish(f, accumulators[id(f)], vector_used)
+            self.folded[id(f)] = self.finish(f, accumulators[id(f)])
 
-    def _outer_columns(self, p: int, outer: list[Var], inner: Var, accumulators: dict[int, list[Any]]) -> bool:
+    def _outer_columns(self, p: int, outer: list[Var], inner: Var, accumulators: Accumulators) -> None:
         if not outer:
-            used = False
             for low, high in self.segments(inner):
                 self.cell[inner] = self._cell_of(inner, low)
-                used |= self._segment(p, inner, low, high, accumulators)
-            return used
+                self._segment(p, inner, low, high, accumulators)
+            return
         var, rest = outer[0], outer[1:]
-        used = False
         for low, high in self.segments(var):
             self.cell[var] = self._cell_of(var, low)
             with self.for_loop("c", self.dim(low), self.dim(high - low)) as c:
                 self.loops[var] = c
-                used |= self._outer_columns(p, rest, inner, accumulators)
-        return used
+                self._outer_columns(p, rest, inner, accumulators)
 
     def segments(self, var: Var) -> list[tuple[Dim, Dim]]:
         return list(pairwise([Dim.of(0), *self.space.breaks.get(var, ()), var.extent]))
@@ -355,59 +372,58 @@ class _Emitter:
         bounds = self.space.breaks.get(var, ())
         return 0 if low == 0 else bounds.index(low) + 1
 
-    def _segment(self, p: int, var: Var, low: Dim, high: Dim, accumulators: dict[int, list[Any]]) -> bool:
-        """[low, high) of the innermost loop: unrolled vectors, single vectors, then scalars."""
+    def _segment(self, p: int, var: Var, low: Dim, high: Dim, accumulators: Accumulators) -> None:
+        """[low, high) of the innermost loop: wide vectors, single registers, then what is left."""
         start, extent = self.dim(low), high - low
         count = extent.as_int()
-        step = self.lanes * self.unroll
-        if count is not None:
-            blocks, singles, tail = count // step, count % step // self.lanes, count % self.lanes
-            self._vectors(p, var, start, self.i64(blocks), self.unroll, accumulators, blocks)
-            start = t.Add(start, self.i64(blocks * step))
-            self._vectors(p, var, start, self.i64(singles), 1, accumulators, singles)
-            start = t.Add(start, self.i64(singles * self.lanes))
-            self._tail(p, var, start, tail, accumulators)
-            return blocks + singles > 0
-        length = self.math.share(V(self.dim(extent), "int64")).expr
-        self._range(p, var, start, length, accumulators)
-        return True
+        if count is None:
+            self._range(p, var, start, self.math.share(V(self.dim(extent), "int64")).expr, accumulators)
+            return
+        done = 0
+        for width in dict.fromkeys((self.wide, self.lanes)):
+            trips = (count - done) // width
+            self._vectors(p, var, t.Add(start, self.i64(done)), trips, width, accumulators)
+            done += trips * width
+        self._tail(p, var, t.Add(start, self.i64(done)), count - done, accumulators)
 
-    def _range(self, p: int, var: Var, start: t.Expr, length: t.Expr, accumulators: dict[int, list[Any]]) -> None:
-        step = self.lanes * self.unroll
-        blocks = t.Div(length, self.i64(step))
-        self._vectors(p, var, start, blocks, self.unroll, accumulators, None)
-        done = self.math.share(V(t.Mul(blocks, self.i64(step)), "int64")).expr
-        singles = t.Div(t.Sub(length, done), self.i64(self.lanes))
-        self._vectors(p, var, t.Add(start, done), singles, 1, accumulators, None)
-        done = self.math.share(V(t.Add(done, t.Mul(singles, self.i64(self.lanes))), "int64")).expr
+    def _range(self, p: int, var: Var, start: t.Expr, length: t.Expr, accumulators: Accumulators) -> None:
+        """As `_segment`, for a length that only the run knows."""
+        done = self.i64(0)
+        for width in dict.fromkeys((self.wide, self.lanes)):
+            if width == 1:
+                continue
+            trips = self.math.share(V(t.Div(t.Sub(length, done), self.i64(width)), "int64")).expr
+            self._vectors(p, var, t.Add(start, done), trips, width, accumulators)
+            done = self.math.share(V(t.Add(done, t.Mul(trips, self.i64(width))), "int64")).expr
         with self.for_loop("c", t.Add(start, done), t.Sub(length, done)) as c:
             self.loops[var] = c
-            self._body(p, 1, accumulators, 0)
+            self._body(p, 1, accumulators)
 
-    def _vectors(self, p: int, var: Var, start: t.Expr, trips: t.Expr, unroll: int,
-                 accumulators: dict[int, list[Any]], known: int | None) -> None:
-        if known == 0:
-            return
-        with self.for_loop("c", self.i64(0), trips) as c:
-            for u in range(unroll):
-                at = t.Add(start, t.Mul(c, self.i64(self.lanes * unroll)))
-                self.loops[var] = t.Add(at, self.i64(self.lanes * u)) if u else at
-                self._body(p, self.lanes, accumulators, u)
+    def _vectors(self, p: int, var: Var, start: t.Expr, trips: t.Expr | int, width: int,
+                 accumulators: Accumulators) -> None:
+        if trips == 1:
+            self.loops[var] = start
+            self._body(p, width, accumulators)
+        elif not isinstance(trips, int) or trips:
+            count = self.i64(trips) if isinstance(trips, int) else trips
+            with self.for_loop("c", self.i64(0), count) as c:
+                self.loops[var] = t.Add(start, t.Mul(c, self.i64(width)))
+                self._body(p, width, accumulators)
 
-    def _tail(self, p: int, var: Var, start: t.Expr, count: int, accumulators: dict[int, list[Any]]) -> None:
+    def _tail(self, p: int, var: Var, start: t.Expr, count: int, accumulators: Accumulators) -> None:
         """The last few columns: halving vector widths where nothing is reduced, else scalars."""
         if self.passes.folds[p]:
             if count:
                 with self.for_loop("c", start, self.i64(count)) as c:
                     self.loops[var] = c
-                    self._body(p, 1, accumulators, 0)
+                    self._body(p, 1, accumulators)
             return
         done, width = 0, self.lanes // 2
         while done < count:
             while width > count - done:
                 width //= 2
             self.loops[var] = t.Add(start, self.i64(done))
-            self._body(p, width, accumulators, 0)
+            self._body(p, width, accumulators)
             done += width
 
     def columns_flat(self, begin: t.Var, end: t.Var) -> None:
@@ -421,12 +437,10 @@ class _Emitter:
             self._prepare(schedule.targets(self.passes, 0), 0)
             self._range(0, var, start, length, {})
 
-    def _body(self, p: int, lanes: int, accumulators: dict[int, list[Any]], u: int) -> None:
+    def _body(self, p: int, lanes: int, accumulators: Accumulators) -> None:
         memo: dict[int, V] = {}
         for fold in self.passes.folds[p]:
-            value = self.value(fold.operand, lanes, memo, p)
-            buffers = accumulators[id(fold)][u]
-            self.accumulate(fold, buffers, value, lanes)
+            self.accumulate(fold, accumulators[id(fold)], self.value(fold.operand, lanes, memo, p), lanes)
         for store in self.passes.stores[p]:
             self.store(store, self.value(store.inst, lanes, memo, p), lanes)
         for inst in self.passes.kept:
@@ -454,11 +468,34 @@ class _Emitter:
                     memo[id(inst)] = self.value(self.chosen(inst), lanes, memo, p)
                     return memo[id(inst)]
                 case Apply():
-                    value = inst.point.fn(self.math, [self.value(a, lanes, memo, p) for a in inst.operands])
+                    value = self.apply(inst, lanes, memo, p)
                 case _:
                     raise TypeError(type(inst).__name__)
         memo[id(inst)] = self.math.share(value)
         return memo[id(inst)]
+
+    def apply(self, inst: Apply, lanes: int, memo: dict[int, V], p: int) -> V:
+        """A pointwise operation. Dividing by a value of the row multiplies by its reciprocal (1 ulp).
+
+        Both factors are scaled by a power of two where the reciprocal would not be a normal number.
+        """
+        operands = [self.value(a, lanes, memo, p) for a in inst.operands]
+        if inst.point.key.startswith("Div<") and inst.dtype == "float32" and lanes > 1:
+            divisor = inst.operands[1]
+            if not self.passes.column[id(divisor)] and not isinstance(divisor, Literal):
+                scale, reciprocal = self.row_reciprocals[id(divisor)]
+                return self.math.mul(self.math.mul(operands[0], scale), reciprocal)
+        return inst.point.fn(self.math, operands)
+
+    def _row_reciprocal(self, divisor: Inst) -> None:
+        """(s, 1 / (s d)) for a divisor d, s = 1 unless d is close to the ends of the range."""
+        m = self.math
+        value = self.row_value(divisor)
+        size = m.abs(value)
+        tiny, huge = m.lt(size, m.const(2.0**-100, "float32")), m.lt(m.const(2.0**100, "float32"), size)
+        scale = m.select(tiny, m.const(2.0**64, "float32"), m.select(huge, m.const(2.0**-64, "float32"),
+                                                                   m.const(1.0, "float32")))
+        self.row_reciprocals[id(divisor)] = (scale, m.div(m.const(1.0, "float32"), m.mul(value, scale)))
 
     def chosen(self, inst: Choose) -> Inst:
         cell = self.cell[inst.var]
@@ -538,33 +575,36 @@ class _Emitter:
 
     def combine(self, fold: Fold, a: V, b: V) -> V:
         m = self.math
+        if fold.kind == "peak":
+            return m.select(m.lt(a, b), b, a)
         return {"sum": m.add, "prod": m.mul, "max": m.maximum, "min": m.minimum}[fold.kind](a, b)
 
-    def accumulator(self, fold: Fold, lanes: int) -> tuple[t.Buffer, t.Buffer]:
-        """(vector, scalar) accumulators on the stack, initialised."""
-        made = []
-        for width in (lanes, 1):
-            buffer, allocate = t.local_buffer("acc", fold.dtype, width)
-            self.stmts.append(allocate)
-            self.write(buffer, self.i64(0), self.identity(fold), width)
-            made.append(buffer)
-        return made[0], made[1]
+    def accumulators(self, fold: Fold) -> dict[int, t.Buffer]:
+        """One accumulator for each width that the column loops use, on the stack and initialised."""
+        made: dict[int, t.Buffer] = {}
+        for width in (self.wide, self.lanes, 1):
+            if width not in made:
+                made[width], allocate = t.local_buffer("acc", fold.dtype, width)
+                self.stmts.append(allocate)
+                self.write(made[width], self.i64(0), self.identity(fold), width)
+        return made
 
-    def accumulate(self, fold: Fold, buffers: tuple[t.Buffer, t.Buffer], value: V, lanes: int) -> None:
-        buffer = buffers[0] if lanes == self.lanes and lanes > 1 else buffers[1]
+    def accumulate(self, fold: Fold, accumulators: dict[int, t.Buffer], value: V, lanes: int) -> None:
+        buffer = accumulators[lanes]
         now = self.read(buffer, fold.dtype, self.i64(0), 1, lanes)
         self.write(buffer, self.i64(0), self.combine(fold, now, value), lanes)
 
-    def finish(self, fold: Fold, accumulators: list[tuple[t.Buffer, t.Buffer]], vectors: bool) -> V:
-        """The accumulators of all unrolled copies and lanes combined, pairwise."""
+    def finish(self, fold: Fold, accumulators: dict[int, t.Buffer]) -> V:
+        """All lanes of all accumulators combined, pairwise."""
         m = self.math
-        scalars = m.share(self.read(accumulators[0][1], fold.dtype, self.i64(0), 1, 1))
-        if not vectors or self.lanes == 1:
-            return scalars
-        parts = [m.share(self.read(a[0], fold.dtype, self.i64(0), 1, self.lanes)) for a in accumulators]
-        while len(parts) > 1:
-            parts = [m.share(self.combine(fold, a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        total = parts[0]
-        while total.lanes > 1:
-            total = m.share(self.combine(fold, m.half(total, False), m.half(total, True)))
-        return m.share(self.combine(fold, total, scalars))
+        total: V | None = None
+        width = self.wide
+        while True:
+            if width in accumulators:
+                part = m.share(self.read(accumulators[width], fold.dtype, self.i64(0), 1, width))
+                total = part if total is None else self.combine(fold, total, part)
+            assert total is not None
+            if width == 1:
+                return total
+            total = self.combine(fold, m.half(total, False), m.half(total, True))
+            width //= 2

@@ -121,7 +121,15 @@ def scalar(value: Any, dtype: str) -> Const:
 
 def point(op_type: str, operands: Sequence[Prim | None], dtype: str, *, domain: str = "",
           attrs: Mapping[str, Any] | None = None, opset: int = 18) -> Point:
-    """An entry of the operator table applied to operands (None: an absent optional operand)."""
+    """An entry of the operator table applied to operands (None: an absent optional operand).
+
+    Dividing by a constant multiplies by its reciprocal: at most 1 ulp, and a division takes eight times as long.
+    """
+    if (domain, op_type) == ("", "Div") and dtype in ("float32", "float64"):
+        divisor = operands[1]
+        if isinstance(divisor, Const) and 2.0**-100 < abs(divisor.value) < 2.0**100:
+            factor = Const(divisor.shape, dtype, np.dtype(dtype).type(1.0 / divisor.value).item())
+            return point("Mul", [operands[0], factor], dtype)
     entry = POINTWISE[domain, op_type]
     attributes = dict(attrs or {})
     attributes[CONSTANTS] = {i: p.value for i, p in enumerate(operands) if isinstance(p, Const)}

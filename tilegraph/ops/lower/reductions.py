@@ -110,13 +110,14 @@ def _softmax(log: bool) -> Callable[[NodeContext], list[Prim]]:
             axes = [axis]
         else:  # before 13 the operand is flattened to two dims at `axis`
             axes = list(range(int(c.attr("axis", 1)) % rank, rank))
-        peak = reduce_over(c, "max", x, axes, True)
+        peak = reduce_over(c, "peak", x, axes, True)  # may pass over NaN: the sum does not
         shifted = point("Sub", [x, peak], x.dtype)
         powers = point("Exp", [shifted], x.dtype)
         total = reduce_over(c, "sum", powers, axes, True)
         if log:
             return [point("Sub", [shifted, point("Log", [total], x.dtype)], x.dtype)]
-        return [point("Div", [powers, total], x.dtype)]
+        # The sum is at least 1 (or NaN), so its reciprocal is a normal number: one multiplication instead of a division.
+        return [point("Mul", [powers, point("Reciprocal", [total], x.dtype)], x.dtype)]
 
     return lower
 

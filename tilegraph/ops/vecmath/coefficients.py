@@ -82,6 +82,30 @@ COS_TAIL = (
     2.4432563805021346e-05,
 )
 
+# (atan t - t) / t^3 in z = t^2 on 0 <= t <= 1; the error is relative to atan t.
+# Largest approximation error before evaluation rounding: 2.6e-09.
+ATAN_TAIL = (
+    -0.33333298563957214,
+    0.1999853104352951,
+    -0.14264051616191864,
+    0.10951174795627594,
+    -0.08400475233793259,
+    0.05790654569864273,
+    -0.031127002090215683,
+    0.010887361131608486,
+    -0.0017875476041808724,
+)
+
+# (asin t - t) / t^3 in z = t^2 on 0 <= t <= 1/2; the error is relative to asin t.
+# Largest approximation error before evaluation rounding: 4.9e-09.
+ASIN_TAIL = (
+    0.16666752099990845,
+    0.07495306432247162,
+    0.045469772070646286,
+    0.02418077550828457,
+    0.04216640442609787,
+)
+
 # log(1+f) / f on [-1/3, 1/3] for evaluation in float64; relative error.
 # Largest approximation error before evaluation rounding: 2.5e-12.
 LOG_RATIO_64 = (

@@ -67,7 +67,7 @@ def pow_general(m: Math[V], x: V, y: V) -> V:
     exponent = m.mul(m.cast(y, "float64"), _log_64(m, a))
     # |x| = 1 with an infinite y, and y = 0 with any x: the result is 1, also where the product is NaN.
     certain = m.lor(m.eq(y, zero), m.land(m.eq(a, one), m.lor(m.eq(x, one), m.eq(y, y))))
-    magnitude = m.share(m.cast(_exp_64(m, m.select(certain, m.const(0.0, "float64"), exponent)), "float32"))
+    magnitude = m.share(m.cast(exp_64(m, m.select(certain, m.const(0.0, "float64"), exponent)), "float32"))
     half = m.share(m.mul(y, m.const(0.5, "float32")))
     integral = m.eq(m.share(m.floor(y)), y)
     odd = m.land(integral, m.ne(m.floor(half), half))
@@ -91,7 +91,7 @@ def _log_64(m: Math[V], a: V) -> V:
     return m.select(m.lt(a, inf), log, m.cast(a, "float64"))
 
 
-def _exp_64(m: Math[V], x: V) -> V:
+def exp_64(m: Math[V], x: V) -> V:
     """e^x of float64 with relative error 4e-11; enough range for float32 results, beyond it 0 or inf in float32."""
     x = m.share(at_most(m, at_least(m, x, -150.0), 130.0))
     # As in the float32 exp: the low bits of the shifted value are n + 1023, the exponent bits of 2^n.
