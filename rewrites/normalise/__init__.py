@@ -1,7 +1,8 @@
 """Normalisation: the same model with its shapes known, its constants computed and its no-ops gone.
 
 `NORMALISE` is the ordered tuple of passes. Shapes come before folding because a shape computation is constant once
-extents are; folding infers shapes again whenever it has decided a branch or computed an extent. Duplicates come after
+extents are; folding infers shapes again whenever it has decided a branch or computed an extent. A shortened cast
+chain may be a no-op, so casts come before identities. Duplicates come after
 everything that makes nodes alike, and dead code last.
 """
 
@@ -20,8 +21,8 @@ NORMALISE: tuple[Pass, ...] = (
     LiftConstants(),
     Shapes(),
     Fold(),
-    IdentityElimination(),
     CastChains(),
+    IdentityElimination(),
     DedupInitializers(),
     CommonSubexpressions(),
     DeadCode(),

@@ -36,6 +36,8 @@ class CastChains(Pass):
 def _shorten(node: ir.Node) -> bool:
     middle = node.inputs[0]
     inner = middle.producer() if middle is not None else None
+    while inner is not None and is_op(inner, "Identity") and inner.inputs[0] is not None:
+        inner = inner.inputs[0].producer()
     if inner is None or not is_op(inner, "Cast") or node.attributes["to"].is_ref() or inner.attributes["to"].is_ref():
         return False
     source = inner.inputs[0]

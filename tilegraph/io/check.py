@@ -134,7 +134,7 @@ def _empty(tensor: onnx.TensorProto) -> None:
 
 
 def check_types(proto: onnx.ModelProto, name: str) -> None:
-    """Raises InputError for inputs or outputs of map type: they come from a ZipMap, and only hosts in Python need it."""
+    """Raises InputError for inputs or outputs of map type: a ZipMap makes them, for hosts in Python."""
     for value in (*proto.graph.input, *proto.graph.output):
         kind = value.type
         while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
@@ -145,7 +145,7 @@ def check_types(proto: onnx.ModelProto, name: str) -> None:
 
 
 def check_sizes(proto: onnx.ModelProto, name: str) -> None:
-    """Raises InputError for a tensor whose raw bytes do not match its type and shape (the checker skips large ones)."""
+    """Raises InputError for a tensor whose raw bytes do not fit its type and shape (the checker skips large ones)."""
     for tensor in iter_tensors(proto.graph):
         if not tensor.HasField("raw_data") or tensor.data_location == onnx.TensorProto.EXTERNAL:
             continue

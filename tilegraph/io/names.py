@@ -76,7 +76,7 @@ def _fresh(wanted: str, used: set[str], taken: set[str]) -> str:
 
 
 def name_dims(model: ir.Model) -> dict[str, str]:
-    """Makes every extent of a graph input an integer, a symbol, or a sum of symbols that other extents name.
+    """Makes every extent of a graph input an integer, a symbol, or a sum of symbols and integers that others name.
 
     Unnamed extents get a symbol of their own (`x_d1` for axis 1 of input x). Names that do not survive
     `str(Dim.of(name))`, such as "batch size" or "past + 1" where `past + 1` may not be meant as a sum, become one
@@ -89,9 +89,10 @@ def name_dims(model: ir.Model) -> dict[str, str]:
         if text in symbols or text in renamed:
             continue
         dim = Dim.of(text)
-        # "past + 1" states a relation that merged decoders break; "past + seq" is one that they keep.
-        is_sum = bool(dim.symbols) and dim.symbols <= symbols and all(m and c > 0 for m, c in dim.terms)
-        renamed[text] = str(dim) if is_sum else unique_name(_plain(text), symbols)
+        is_sum = bool(dim.symbols) and dim.symbols <= symbols and all(c > 0 for _, c in dim.terms)
+        constant = next((c for m, c in dim.terms if not m), 0)
+        holds = is_sum and (not constant or _tokens_are(model, constant, text))
+        renamed[text] = str(dim) if holds else unique_name(_plain(text), symbols)
     for value in model.graph.inputs:
         _update(value, lambda axis, dim, name=value.name: (  # type: ignore[misc]
             unique_name(_plain(f"{name}_d{axis}"), symbols) if _is_unknown(dim) else dim))
@@ -113,6 +114,19 @@ def name_dims(model: ir.Model) -> dict[str, str]:
             if value.const_value is None:
                 _update(value, follow)
     return renamed
+
+
+def _tokens_are(model: ir.Model, count: int, text: str) -> bool:
+    """Whether every sequence of tokens among the inputs has `count` of them.
+
+    A decoder's mask of "past + 1" is the sum that it says only then: exporters also write it for decoders that take
+    any number of tokens. Sequences of tokens are the matrices of integers [batch, tokens] and the embeddings
+    [batch, tokens, width].
+    """
+    integers = (ir.DataType.INT32, ir.DataType.INT64)
+    shapes = [(v.shape, v.dtype in integers) for v in model.graph.inputs if v.shape is not None]
+    lengths = [shape[1] for shape, whole in shapes if len(shape) == (2 if whole else 3)]
+    return count in lengths and all(n == count or _text(n) == text for n in lengths)
 
 
 def _is_symbol(text: str) -> bool:

@@ -333,6 +333,18 @@ def test_odd_names_become_plain_symbols_and_sums_stay() -> None:
     assert str(model.graph.outputs[0].shape) == "[batch_size]"
 
 
+@pytest.mark.parametrize(("ids", "mask"), [
+    ("int64[batch, 1]", "past+1"), ("int64[batch, seq]", "past_plus_1"), ("int64[batch, 2]", "past_plus_1"),
+    ("float[batch, 1, 64]", "past+1"), ("float[batch, seq, 64]", "past_plus_1"), ("float[batch, 64]", "past_plus_1"),
+])
+def test_a_sum_with_a_number_holds_only_if_the_tokens_are_that_many(ids: str, mask: str) -> None:
+    model = load(parse(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g ({ids} ids, int64[batch, "past + 1"] mask, float[batch, 4, past, 16] k)
+            => (float[batch, 4, past, 16] y) {{ y = Relu(k) }}"""))
+    assert shape(model, 1) == f"[batch,{mask}]"
+
+
 def test_freezing_reaches_every_shape() -> None:
     proto = parse("""
         <ir_version: 8, opset_import: ["" : 17]>
