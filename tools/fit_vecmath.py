@@ -114,6 +114,26 @@ def cos_tail(z: float) -> float:
     return sum((-1) ** k * z**k / math.factorial(2 * k + 4) for k in range(12))
 
 
+def atan_tail(z: float) -> float:
+    """(atan t - t) / t^3 with t = sqrt(z)."""
+    if z < 0.02:
+        return sum((-1) ** (k + 1) * z**k / (2 * k + 3) for k in range(12))
+    t = math.sqrt(z)
+    return (math.atan(t) - t) / (t * z)
+
+
+def asin_tail(z: float) -> float:
+    """(asin t - t) / t^3 with t = sqrt(z)."""
+    if z < 0.02:
+        total, term = 0.0, 1.0
+        for k in range(1, 14):
+            term *= (2 * k - 1) / (2 * k)
+            total += term * z ** (k - 1) / (2 * k + 1)
+        return total
+    t = math.sqrt(z)
+    return (math.asin(t) - t) / (t * z)
+
+
 def two_over_pi_chunks(width: int, count: int) -> list[float]:
     """2/pi as `count` numbers of `width` bits each, whose sum is 2/pi cut off at width * count bits.
 
@@ -163,6 +183,14 @@ FITS: dict[str, tuple[str, Callable[[], tuple[list[float], float]]]] = {
     "COS_TAIL": (
         "(cos t - 1 + t^2 / 2) / t^4 in z = t^2 on |t| <= pi/4; the error is relative to cos t",
         lambda: fit(cos_tail, lambda z: z * z / math.cos(math.sqrt(z)), 0.0, QUARTER_PI_SQUARED, 2),
+    ),
+    "ATAN_TAIL": (
+        "(atan t - t) / t^3 in z = t^2 on 0 <= t <= 1; the error is relative to atan t",
+        lambda: fit(atan_tail, lambda z: z / (1.0 + z * atan_tail(z)), 0.0, 1.0, 8),
+    ),
+    "ASIN_TAIL": (
+        "(asin t - t) / t^3 in z = t^2 on 0 <= t <= 1/2; the error is relative to asin t",
+        lambda: fit(asin_tail, lambda z: z / (1.0 + z * asin_tail(z)), 0.0, 0.2501, 4),
     ),
     "LOG_RATIO_64": (
         "log(1+f) / f on [-1/3, 1/3] for evaluation in float64; relative error",

@@ -45,6 +45,14 @@ BOUNDS = {
     "sin": Bound("std::sin(x)", 1.6, 1.6),
     "cos": Bound("std::cos(x)", 1.6, 1.6),
     "tan": Bound("std::tan(x)", 3.7, 4.0),
+    "asin": Bound("std::asin(x)", 2.5, 2.5),
+    "acos": Bound("std::acos(x)", 1.3, 1.3),
+    "atan": Bound("std::atan(x)", 1.3, 1.4),
+    "sinh": Bound("std::sinh(x)", 0.65, 0.7),
+    "cosh": Bound("std::cosh(x)", 0.502, 0.502),
+    "asinh": Bound("std::asinh(x)", 2.0, 2.1),
+    "acosh": Bound("std::acosh(x)", 2.2, 2.2),
+    "atanh": Bound("std::atanh(x)", 2.3, 2.4),
     # Below -87.3 e^x is denormal: its error of half a step counts |x| times.
     "mish": Bound("x * std::tanh(std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))))", 53, 53),
 }
@@ -96,6 +104,14 @@ SPECIAL: dict[str, list[tuple[float, float]]] = {
     "sin": [(math.inf, math.nan), (-math.inf, math.nan), (0.0, 0.0), (-0.0, -0.0), (1e-45, 1e-45)],
     "cos": [(math.inf, math.nan), (-math.inf, math.nan), (0.0, 1.0), (-0.0, 1.0)],
     "tan": [(math.inf, math.nan), (-math.inf, math.nan), (0.0, 0.0), (-0.0, -0.0), (1e-45, 1e-45)],
+    "asin": [(1.0, math.pi / 2), (-1.0, -math.pi / 2), (1.0000001, math.nan), (math.inf, math.nan), (-0.0, -0.0)],
+    "acos": [(1.0, 0.0), (-1.0, math.pi), (-1.0000001, math.nan), (-math.inf, math.nan), (-0.0, math.pi / 2)],
+    "atan": [(math.inf, math.pi / 2), (-math.inf, -math.pi / 2), (0.0, 0.0), (-0.0, -0.0), (3e38, math.pi / 2)],
+    "sinh": [(math.inf, math.inf), (-math.inf, -math.inf), (0.0, 0.0), (-0.0, -0.0), (90.0, math.inf)],
+    "cosh": [(math.inf, math.inf), (-math.inf, math.inf), (0.0, 1.0), (-90.0, math.inf)],
+    "asinh": [(math.inf, math.inf), (-math.inf, -math.inf), (0.0, 0.0), (-0.0, -0.0)],
+    "acosh": [(math.inf, math.inf), (1.0, 0.0), (0.99999994, math.nan), (-2.0, math.nan), (-math.inf, math.nan)],
+    "atanh": [(1.0, math.inf), (-1.0, -math.inf), (1.0000001, math.nan), (math.inf, math.nan), (-0.0, -0.0)],
     "mish": [(math.inf, math.inf), (-math.inf, math.nan), (0.0, 0.0), (-0.0, -0.0)],
 }
 
