@@ -25,8 +25,6 @@ SAME_AS_FIRST = _names(
     "Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Trilu ReverseSequence",
     "RotaryEmbedding Scatter TensorScatter",
 )
-MICROSOFT_SAME = _names("BiasGelu FastGelu Gelu QuickGelu RotaryEmbedding SkipLayerNormalization",
-                        "SkipSimplifiedLayerNormalization BiasAdd BiasDropout")
 REDUCTIONS = _names("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd",
                     "ReduceSum ReduceSumSquare")
 
@@ -191,17 +189,6 @@ def matmul(c: Context) -> Sequence[Info]:
     return [Info(c.input(0).dtype, matmul_shape(c.input(0).shape, c.input(1).shape))]
 
 
-def fused_matmul(c: Context) -> Sequence[Info] | None:
-    a, b = c.input(0), c.input(1)
-    if a.shape is None or b.shape is None or len(a.shape) < 2 or len(b.shape) < 2:
-        return [Info(a.dtype)]
-    if c.attr("transBatchA", 0) or c.attr("transBatchB", 0):
-        return [Info(a.dtype)]
-    left = (*a.shape[:-2], a.shape[-1], a.shape[-2]) if c.attr("transA", 0) else a.shape
-    right = (*b.shape[:-2], b.shape[-1], b.shape[-2]) if c.attr("transB", 0) else b.shape
-    return [Info(a.dtype, matmul_shape(left, right))]
-
-
 def gemm(c: Context) -> Sequence[Info]:
     a, b = c.input(0), c.input(1)
     if a.rank != 2 or b.rank != 2 or a.shape is None or b.shape is None:
@@ -290,7 +277,6 @@ def einsum(c: Context) -> Sequence[Info] | None:
 
 RULES: dict[tuple[str, str], Rule] = {
     **{("", op): same_as_first for op in SAME_AS_FIRST},
-    **{("com.microsoft", op): same_as_first for op in MICROSOFT_SAME},
     **{("", op): binary for op in (*ARITHMETIC, "Pow", "PRelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")},
     **{("", op): logic for op in (*LOGIC, "Xor")},
     **{("", op): variadic for op in ("Max", "Min", "Sum", "Mean")},
@@ -309,7 +295,5 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "BatchNormalization"): batch_norm,
     ("", "Dropout"): dropout,
     ("", "Einsum"): einsum,
-    ("com.microsoft", "FusedMatMul"): fused_matmul,
-    ("com.microsoft", "SimplifiedLayerNormalization"): layer_norm,
     ("", "SimplifiedLayerNormalization"): layer_norm,
 }
