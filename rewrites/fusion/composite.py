@@ -1,7 +1,7 @@
 """A region as a composite: a call of a model-local function of domain `ai.tilegraph` whose body is the region's nodes.
 
-Equal regions share one function. Scalars and small integer constants move into the body, where codegen reads them;
-other constants and all computed values are inputs.
+Equal regions share one function. Scalars and constants that steer an operation (axes, sizes, positions) move into the
+body, where codegen reads them; other constants and all computed values are inputs.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from tilegraph.ops.lower import is_parameter
 from tilegraph.ops.lower.base import constant_of
 
 DOMAIN = "ai.tilegraph"
-_EMBED_ELEMENTS = 64
 
 
-def _embedded(value: ir.Value) -> np.ndarray | None:  # type: ignore[type-arg]
-    """The contents if the body should hold them: a scalar, or a few integers (axes, shapes, split sizes)."""
-    if value.shape is None or value.const_value is None:
-        return None
-    size = int(np.prod(value.const_value.shape.numpy(), dtype=np.int64))
-    integral = value.dtype is not None and not value.dtype.is_floating_point()
-    if size == 1 or (integral and size <= _EMBED_ELEMENTS):
-        return constant_of(value)
-    return None
+def _belongs_inside(value: ir.Value, parameter: bool) -> bool:
+    """Whether the body should hold the constant. Other constants stay inputs: the kernel reads them from memory."""
+    if value.shape is None or value.const_value is None or value.is_graph_input():
+        return False
+    return parameter or int(np.prod(value.const_value.shape.numpy(), dtype=np.int64)) == 1
 
 
 class _Writer:
@@ -34,27 +30,30 @@ class _Writer:
 
     def __init__(self) -> None:
         self.values: dict[ir.Value, ir.Value] = {}
+        self.constants: dict[ir.Value, ir.Value] = {}
         self.outside: list[ir.Value] = []
         self.inputs: list[ir.Value] = []
         self.nodes: list[ir.Node] = []
         self.lines: list[str] = []
 
-    def read(self, value: ir.Value | None) -> ir.Value | None:
+    def read(self, value: ir.Value | None, parameter: bool) -> ir.Value | None:
         if value is None:
             return None
+        if _belongs_inside(value, parameter):
+            if value not in self.constants:
+                self.constants[value] = self._constant(value)
+            return self.constants[value]
         if value not in self.values:
-            array = _embedded(value)
-            if array is not None:
-                self.values[value] = self._constant(value, array)
-            else:
-                copy = _twin(value, f"in{len(self.inputs)}")
-                self.outside.append(value)
-                self.inputs.append(copy)
-                self.values[value] = copy
-                self.lines.append(f"{copy.name}: {_typed(value)}")
+            copy = _twin(value, f"in{len(self.inputs)}")
+            self.outside.append(value)
+            self.inputs.append(copy)
+            self.values[value] = copy
+            self.lines.append(f"{copy.name}: {_typed(value)}")
         return self.values[value]
 
-    def _constant(self, value: ir.Value, array: np.ndarray) -> ir.Value:  # type: ignore[type-arg]
+    def _constant(self, value: ir.Value) -> ir.Value:
+        array = constant_of(value)
+        assert array is not None
         assert value.const_value is not None
         tensor = ir.tensor(array, dtype=value.const_value.dtype, name=None)
         node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=f"constant{len(self.nodes)}")
@@ -66,7 +65,7 @@ class _Writer:
         return result
 
     def write(self, node: ir.Node) -> None:
-        inputs = [self.read(v) for v in node.inputs]
+        inputs = [self.read(v, is_parameter(node, i)) for i, v in enumerate(node.inputs)]
         attributes = [ir.Attr(a.name, a.type, a.value) for a in node.attributes.values()]
         copy = ir.Node(node.domain, node.op_type, inputs, attributes, overload=node.overload,
                        num_outputs=len(node.outputs), version=node.version, name=f"n{len(self.nodes)}")

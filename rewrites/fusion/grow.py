@@ -25,7 +25,10 @@ Refuse = Callable[[ir.Node, str], None]
 
 def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[ir.Node], bool],
          opsets: Mapping[str, int], refuse: Refuse) -> Candidate | None:
-    """The region around `seed`, or None (with the reason given to `refuse`) if the seed alone cannot be a kernel."""
+    """The region around `seed`, or None (with the reason given to `refuse`) if the seed alone cannot be a kernel.
+
+    Only nodes that are `free` join it, as members or as clones: what an earlier region took leaves the graph.
+    """
     try:
         best = examine([seed], view, opsets)
     except Decline as reason:
@@ -47,9 +50,7 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
     while changed and len(best.nodes) < MAX_NODES:
         changed = False
         for node in _neighbours(best, view):
-            if (node, len(best.nodes)) in tried or kind_of(node) is None:
-                continue
-            if not free(node) and not _shared_view(node, best, view):
+            if (node, len(best.nodes)) in tried or kind_of(node) is None or not free(node):
                 continue
             tried.add((node, len(best.nodes)))
             clones = best.clones
@@ -66,9 +67,9 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
                 continue
             best, changed = _adopt(wider, view), True
             break
-    for node, reason in reasons.items():
+    for node, why in reasons.items():
         if node not in best.nodes:
-            refuse(node, f"not joined to the region of {seed.name}: {reason}")
+            refuse(node, f"not joined to the region of {seed.name}: {why}")
     return best
 
 

@@ -53,11 +53,14 @@ class RegionFusion(Pass):
         taken: set[ir.Node] = set()
         refusals: dict[ir.Node, str] = {}
         found: list[Candidate] = []
+
+        def note(node: ir.Node, reason: str) -> None:
+            refusals.setdefault(node, reason)
+
         for seed in view.nodes:
             if seed in taken or kind_of(seed) not in ("pointwise", "reduction"):
                 continue
-            region = grow(seed, view, reach, lambda n: n not in taken, opsets,
-                          lambda node, reason: refusals.setdefault(node, reason) and None)
+            region = grow(seed, view, reach, lambda n: n not in taken, opsets, note)
             if region is None:
                 continue
             cost = price(region, view, self.cost_model)

@@ -38,6 +38,18 @@ def kind_of(node: ir.Node) -> str | None:
     return "pointwise" if key in POINTWISE else None
 
 
+def is_parameter(node: ir.Node, index: int) -> bool:
+    """Whether input `index` steers the operation (axes, sizes, positions) and must be constant, or is data."""
+    match kind_of(node):
+        case "view":
+            return index > 0 and node.op_type != "Concat"
+        case "reduction":
+            return index > 0 and node.op_type.startswith("Reduce")
+        case "generator":
+            return index > 0 or node.op_type in ("Range", "ConstantOfShape")
+    return False
+
+
 def _rule(node: ir.Node) -> Rule:
     key = (domain_of(node), node.op_type)
     if key[0] == "" and key[1] in VIEWS:
@@ -156,10 +168,10 @@ def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mappin
             raise Decline(reason.reason, reason.node or node.name or "") from None
     found: list[Prim] = []
     for value in outputs:
-        prim = prims.get(value)
-        if prim is None or isinstance(prim, Decline):
-            raise prim or Decline(f"{value.name} is not computed by the region", value.name or "")
-        found.append(prim)
+        made = prims.get(value)
+        if made is None or isinstance(made, Decline):
+            raise made or Decline(f"{value.name} is not computed by the region", value.name or "")
+        found.append(made)
     stored = tuple(stored_name(v.dtype, v.name or "") for v in outputs)
     used = {p.slot for p in prims_of(Lowered(tuple(found), stored, ())) if isinstance(p, Input)}
     return Lowered(tuple(found), stored, tuple((slot, slots[slot]) for slot in sorted(used)))

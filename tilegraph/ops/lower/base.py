@@ -72,7 +72,9 @@ class NodeContext:
 
 
 def constant_of(value: ir.Value) -> np.ndarray[Any, Any] | None:
-    """The contents of an initializer or of a Constant node's output."""
+    """The contents of an initializer or of a Constant node's output, unless a caller may override it."""
+    if value.is_graph_input():
+        return None
     tensor = value.const_value
     if tensor is None:
         producer = value.producer()
