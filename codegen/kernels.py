@@ -18,7 +18,7 @@ _SEPARATOR = b"\n"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled kernel and how to call it. `slots` and `outputs` say which region inputs and outputs its pointers are."""
+    """A compiled kernel and how to call it. `slots` and `outputs`: which region inputs and outputs its pointers are."""
 
     symbol: str
     slots: tuple[int, ...]

@@ -29,7 +29,7 @@ GENERATOR = "row-6"  # part of every cache key: change it when the emitted code 
 Accumulators = dict[int, dict[int, t.Buffer]]  # of each fold of the pass, by width in lanes
 
 _STORAGE = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "uint8"}
-_IDENTITY: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "peak": float("-inf"), "min": float("inf")}
+_IDENTITY = {"sum": 0.0, "prod": 1.0, "max": float("-inf"), "peak": float("-inf"), "min": float("inf")}
 _INT_RANGE = {"int8": (-(1 << 7), (1 << 7) - 1), "int16": (-(1 << 15), (1 << 15) - 1),
               "int32": (-(1 << 31), (1 << 31) - 1), "int64": (-(1 << 63), (1 << 63) - 1),
               "uint8": (0, (1 << 8) - 1), "uint16": (0, (1 << 16) - 1), "uint32": (0, (1 << 32) - 1),
@@ -42,8 +42,8 @@ _TASK_COST = 40_000  # vector instructions that are worth a task of their own, s
 class Generated:
     """A kernel before compilation.
 
-    Its parameters are pointers to the inputs `slots`, to `outputs` and to scratch, then `sizes`, begin and end. The rest
-    is what a `KernelCall` says of the kernel.
+    Its parameters are pointers to the inputs `slots`, to `outputs` and to scratch, then `sizes`, begin and end. The
+    rest is what a `KernelCall` says of the kernel.
     """
 
     func: Any
@@ -162,7 +162,8 @@ class _Emitter:
     @contextmanager
     def block(self) -> Iterator[list[t.Stmt]]:
         """Collects statements of a nested body."""
-        outer, inner = self.stmts, []
+        outer = self.stmts
+        inner: list[t.Stmt] = []
         self.stmts = self.math.emit = inner
         yield inner
         self.stmts = self.math.emit = outer
@@ -485,7 +486,8 @@ class _Emitter:
             if not self.passes.column[id(divisor)] and not isinstance(divisor, Literal):
                 scale, reciprocal = self.row_reciprocals[id(divisor)]
                 return self.math.mul(self.math.mul(operands[0], scale), reciprocal)
-        return inst.point.fn(self.math, operands)
+        value: V = inst.point.fn(self.math, operands)
+        return value
 
     def _row_reciprocal(self, divisor: Inst) -> None:
         """(s, 1 / (s d)) for a divisor d, s = 1 unless d is close to the ends of the range."""

@@ -57,7 +57,8 @@ class TirMath:
     def _intrinsic(self, name: str, *args: V) -> V:
         lanes = max(a.lanes for a in args)
         dtype = args[0].dtype
-        return self.share(V(t.intrinsic(typed(dtype, lanes), name, *(self.widen(a, lanes) for a in args)), dtype, lanes))
+        call = t.intrinsic(typed(dtype, lanes), name, *(self.widen(a, lanes) for a in args))
+        return self.share(V(call, dtype, lanes))
 
     def share(self, a: V) -> V:
         """Evaluates `a` once: a store to the stack and loads, which LLVM turns back into a value.

@@ -1,7 +1,7 @@
 """A first cost model for regions on a CPU: what ONNX Runtime would need for the nodes, and what one kernel needs.
 
-Constants are round figures from runs of the fused chains on AVX-512 machines; they only need to rank. Times in µs for one
-thread.
+Constants are round figures from runs of the fused chains on AVX-512 machines; they only need to rank. Times in µs for
+one thread.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ class Reach(Generic[N]):
         successors: list[list[int]] = [[] for _ in range(count)]
         for a, b in edges:
             successors[self.number[a]].append(self.number[b])
-        for a in range(count):
-            for b in successors[a]:
-                self._above[b] |= self._above[a]
-        for a in range(count - 1, -1, -1):
-            for b in successors[a]:
-                self._below[a] |= self._below[b]
+        for upper in range(count):
+            for lower in successors[upper]:
+                self._above[lower] |= self._above[upper]
+        for upper in range(count - 1, -1, -1):
+            for lower in successors[upper]:
+                self._below[upper] |= self._below[lower]
 
     def bits(self, members: Iterable[N]) -> int:
         found = 0

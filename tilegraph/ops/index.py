@@ -1,7 +1,7 @@
 """Index expressions: how a value inside a kernel is addressed by the kernel's loop variables.
 
-An `Ix` is an affine form `const + sum(coef * atom)` whose atoms are loop variables, or floor divisions and remainders that
-did not simplify. Coefficients are `Dim`s, so row strides of tensors with symbolic extents stay affine. Divisions
+An `Ix` is an affine form `const + sum(coef * atom)` whose atoms are loop variables, or floor divisions and remainders
+that did not simplify. Coefficients are `Dim`s, so row strides of tensors with symbolic extents stay affine. Divisions
 simplify by the usual argument for mixed radix numbers: terms that the divisor divides move out, and a rest that is
 provably below the divisor vanishes.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from tilegraph.spec.dims import Dim, DimLike
 
@@ -27,7 +26,7 @@ class Var:
 class Quotient:
     """floor(of / by) that did not simplify."""
 
-    of: "Ix"
+    of: Ix
     by: Dim
 
 
@@ -35,11 +34,11 @@ class Quotient:
 class Remainder:
     """of mod by that did not simplify."""
 
-    of: "Ix"
+    of: Ix
     by: Dim
 
 
-Atom = Union[Var, Quotient, Remainder]
+Atom = Var | Quotient | Remainder
 
 
 class SplitNeeded(Exception):
@@ -66,7 +65,7 @@ class Ix:
         self._hash = hash((self.terms, self.const))
 
     @staticmethod
-    def of(value: "Ix | Var | DimLike") -> "Ix":
+    def of(value: Ix | Var | DimLike) -> Ix:
         if isinstance(value, Ix):
             return value
         if isinstance(value, Var):
@@ -113,18 +112,18 @@ class Ix:
         return None
 
     # -- arithmetic ---------------------------------------------------------------------------------------
-    def __add__(self, other: "Ix | DimLike") -> "Ix":
+    def __add__(self, other: Ix | DimLike) -> Ix:
         right = Ix.of(other)
         terms = dict(self.terms)
         for atom, coef in right.terms:
             terms[atom] = terms[atom] + coef if atom in terms else coef
         return Ix(terms, self.const + right.const)
 
-    def __mul__(self, factor: DimLike) -> "Ix":
+    def __mul__(self, factor: DimLike) -> Ix:
         f = Dim.of(factor)
         return Ix({a: c * f for a, c in self.terms}, self.const * f)
 
-    def __sub__(self, other: "Ix | DimLike") -> "Ix":
+    def __sub__(self, other: Ix | DimLike) -> Ix:
         return self + Ix.of(other) * -1
 
     def below(self, bound: Dim) -> bool:
@@ -139,18 +138,18 @@ class Ix:
             top = top + coef * (extent - 1)
         return _nonneg(bound - top)
 
-    def floordiv(self, by: DimLike) -> "Ix":
+    def floordiv(self, by: DimLike) -> Ix:
         """Raises SplitNeeded where splitting a loop makes it affine."""
         quotient, rest, d = self._divide(Dim.of(by))
         if rest.below(d):
             return quotient
         return quotient + Ix({Quotient(rest, d): Dim.of(1)})
 
-    def mod(self, by: DimLike) -> "Ix":
+    def mod(self, by: DimLike) -> Ix:
         _, rest, d = self._divide(Dim.of(by))
         return rest if rest.below(d) else Ix({Remainder(rest, d): Dim.of(1)})
 
-    def _divide(self, d: Dim) -> tuple["Ix", "Ix", Dim]:
+    def _divide(self, d: Dim) -> tuple[Ix, Ix, Dim]:
         whole: dict[Atom, Dim] = {}
         rest: dict[Atom, Dim] = {}
         for atom, coef in self.terms:
@@ -178,7 +177,7 @@ class Ix:
                         raise SplitNeeded(atom, inner)
         return quotient, remainder, d
 
-    def replace(self, mapping: Mapping[Var, "Ix"]) -> "Ix":
+    def replace(self, mapping: Mapping[Var, Ix]) -> Ix:
         """Substitutes variables, re-simplifying quotients and remainders."""
         total = Ix(None, self.const)
         for atom, coef in self.terms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from tilegraph.ops.index import Ix
 from tilegraph.spec.dims import Dim, Shape
@@ -32,7 +32,7 @@ class Prim:
     dtype: str
 
     @property
-    def args(self) -> tuple["Prim", ...]:
+    def args(self) -> tuple[Prim, ...]:
         return ()
 
 
@@ -127,7 +127,6 @@ class Concat(Prim):
         return self.parts
 
 
-AnyPrim = Union[Input, Const, Position, Extent, Point, Reduce, View, Concat]
 
 
 @dataclass(frozen=True)

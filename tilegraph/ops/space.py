@@ -43,7 +43,7 @@ class Inst:
     dtype: str
 
     @property
-    def args(self) -> tuple["Inst", ...]:
+    def args(self) -> tuple[Inst, ...]:
         return ()
 
 
@@ -334,9 +334,9 @@ class _Builder:
             if total == size:
                 return self.vars[k:]
             inner = size.exact_div(Dim.product(v.extent for v in self.vars[k + 1:]))
-            if inner is not None and inner != 1 and _more(total, size):
-                if self.vars[k].extent.exact_div(inner) is not None:
-                    raise SplitNeeded(self.vars[k], inner)
+            if inner is not None and inner != 1 and _more(total, size) \
+                    and self.vars[k].extent.exact_div(inner) is not None:
+                raise SplitNeeded(self.vars[k], inner)
         return None
 
     def _concat(self, prim: Concat, indices: tuple[Ix, ...]) -> Inst:
@@ -345,7 +345,7 @@ class _Builder:
         for part in prim.parts:
             starts.append(starts[-1] + part.shape[prim.axis])
 
-        def part(k: int) -> Inst:
+        def pulled(k: int) -> Inst:
             inside = (*indices[:prim.axis], at - starts[k], *indices[prim.axis + 1:])
             chosen = prim.parts[k]
             return self.pull(chosen, project(inside, chosen.shape))
@@ -355,11 +355,11 @@ class _Builder:
             for k in range(len(prim.parts)):
                 end = starts[k + 1].as_int()
                 if position is not None and end is not None and position < end:
-                    return part(k)
+                    return pulled(k)
             raise Decline("a constant position in a concatenation of symbolic extents")
         var, bounds = _decide(at, starts[1:-1])
         self.breaks.setdefault(var, set()).update(bounds)
-        return Choose(prim.dtype, var, bounds, tuple(part(k) for k in range(len(prim.parts))))
+        return Choose(prim.dtype, var, bounds, tuple(pulled(k) for k in range(len(prim.parts))))
 
 
 def _decide(at: Ix, bounds: list[Dim]) -> tuple[Var, tuple[Dim, ...]]:

@@ -44,7 +44,7 @@ class TensorSpec:
                 "constant": self.constant}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> "TensorSpec":
+    def from_json(data: dict[str, Any]) -> TensorSpec:
         return TensorSpec(data["name"], data["dtype"], tuple(Dim.from_json(d) for d in data["shape"]),
                           bool(data["constant"]))
 
@@ -60,7 +60,7 @@ class Slot:
         return [self.kind, self.at.to_json()]
 
     @staticmethod
-    def from_json(data: list[Any]) -> "Slot":
+    def from_json(data: list[Any]) -> Slot:
         return Slot(data[0], Dim.from_json(data[1]))
 
 
@@ -88,7 +88,7 @@ class KernelCall:
                 "grain": self.grain.to_json(), "align": self.align, "scratch": self.scratch.to_json()}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> "KernelCall":
+    def from_json(data: dict[str, Any]) -> KernelCall:
         return KernelCall(data["symbol"], tuple(Slot.from_json(a) for a in data["args"]),
                           tuple(Dim.from_json(s) for s in data["sizes"]), Dim.from_json(data["extent"]),
                           Dim.from_json(data["grain"]), data["align"], Dim.from_json(data["scratch"]))
@@ -109,7 +109,7 @@ class Program:
                 "calls": [c.to_json() for c in self.calls]}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> "Program":
+    def from_json(data: dict[str, Any]) -> Program:
         return Program(tuple(TensorSpec.from_json(t) for t in data["inputs"]),
                        tuple(TensorSpec.from_json(t) for t in data["outputs"]),
                        Dim.from_json(data["arena"]["bytes"]),
@@ -149,7 +149,7 @@ class Manifest:
                 "model_sha256": self.model_sha256, "tools": self.tools, "report": self.report}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> "Manifest":
+    def from_json(data: dict[str, Any]) -> Manifest:
         lib = data["library"]
         return Manifest(data["target"],
                         Library(lib["file"], lib["sha256"], lib["bytes"], lib["isa"], tuple(lib["features"])),

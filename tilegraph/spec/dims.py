@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Union
+from typing import Any
 
 JsonExpr = Any  # int | str | [op, JsonExpr, ...]; see docs/manifest.md
 
@@ -23,7 +23,7 @@ class Opaque:
     """An operation that is not a polynomial: `op` is one of "//", "%", "min", "max"."""
 
     op: str
-    args: tuple["Dim", ...]
+    args: tuple[Dim, ...]
 
     def __str__(self) -> str:
         if self.op in ("min", "max"):
@@ -32,7 +32,7 @@ class Opaque:
         return f"({left}{self.op}{right})"
 
 
-Atom = Union[str, Opaque]
+Atom = str | Opaque
 Monomial = tuple[Atom, ...]  # sorted, with repetition for powers; () is the constant term
 
 
@@ -54,7 +54,7 @@ class Dim:
 
     # -- construction -------------------------------------------------------------------------------------
     @staticmethod
-    def of(value: "DimLike") -> "Dim":
+    def of(value: DimLike) -> Dim:
         """An int, a Dim, or a string in the notation of `str(dim)` (also what onnx_ir writes for symbolic dims)."""
         if isinstance(value, Dim):
             return value
@@ -63,7 +63,7 @@ class Dim:
         return parse(value)
 
     @staticmethod
-    def symbol(name: str) -> "Dim":
+    def symbol(name: str) -> Dim:
         return Dim({(name,): 1})
 
     # -- queries ------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Dim:
             total += product
         return total
 
-    def substitute(self, binding: Mapping[str, "DimLike"]) -> "Dim":
+    def substitute(self, binding: Mapping[str, DimLike]) -> Dim:
         total = Dim.of(0)
         for mono, coef in self.terms:
             product = Dim.of(coef)
@@ -125,7 +125,7 @@ class Dim:
         return total
 
     # -- arithmetic ---------------------------------------------------------------------------------------
-    def __add__(self, other: "DimLike") -> "Dim":
+    def __add__(self, other: DimLike) -> Dim:
         terms = dict(self.terms)
         for mono, coef in Dim.of(other).terms:
             terms[mono] = terms.get(mono, 0) + coef
@@ -133,16 +133,16 @@ class Dim:
 
     __radd__ = __add__
 
-    def __neg__(self) -> "Dim":
+    def __neg__(self) -> Dim:
         return Dim({m: -c for m, c in self.terms})
 
-    def __sub__(self, other: "DimLike") -> "Dim":
+    def __sub__(self, other: DimLike) -> Dim:
         return self + (-Dim.of(other))
 
-    def __rsub__(self, other: "DimLike") -> "Dim":
+    def __rsub__(self, other: DimLike) -> Dim:
         return Dim.of(other) - self
 
-    def __mul__(self, other: "DimLike") -> "Dim":
+    def __mul__(self, other: DimLike) -> Dim:
         terms: dict[Monomial, int] = {}
         for m1, c1 in self.terms:
             for m2, c2 in Dim.of(other).terms:
@@ -152,7 +152,7 @@ class Dim:
 
     __rmul__ = __mul__
 
-    def exact_div(self, other: "DimLike") -> "Dim | None":
+    def exact_div(self, other: DimLike) -> Dim | None:
         """`self / other` if it is a polynomial for certain (other must be one monomial), else None."""
         divisor = Dim.of(other)
         if len(divisor.terms) != 1:
@@ -170,25 +170,25 @@ class Dim:
             terms[tuple(rest)] = coef // dcoef
         return Dim(terms)
 
-    def __floordiv__(self, other: "DimLike") -> "Dim":
+    def __floordiv__(self, other: DimLike) -> Dim:
         return _make("//", [self, Dim.of(other)])
 
-    def __mod__(self, other: "DimLike") -> "Dim":
+    def __mod__(self, other: DimLike) -> Dim:
         return _make("%", [self, Dim.of(other)])
 
-    def ceildiv(self, other: "DimLike") -> "Dim":
+    def ceildiv(self, other: DimLike) -> Dim:
         return (self + Dim.of(other) - 1) // other
 
     @staticmethod
-    def min(*args: "DimLike") -> "Dim":
+    def min(*args: DimLike) -> Dim:
         return _make("min", [Dim.of(a) for a in args])
 
     @staticmethod
-    def max(*args: "DimLike") -> "Dim":
+    def max(*args: DimLike) -> Dim:
         return _make("max", [Dim.of(a) for a in args])
 
     @staticmethod
-    def product(dims: Iterable["DimLike"]) -> "Dim":
+    def product(dims: Iterable[DimLike]) -> Dim:
         return reduce(lambda a, b: a * b, (Dim.of(d) for d in dims), Dim.of(1))
 
     def __eq__(self, other: object) -> bool:
@@ -224,7 +224,7 @@ class Dim:
         return 0 if not sums else sums[0] if len(sums) == 1 else ["+", *sums]
 
     @staticmethod
-    def from_json(expr: JsonExpr) -> "Dim":
+    def from_json(expr: JsonExpr) -> Dim:
         if isinstance(expr, int):
             return Dim.of(expr)
         if isinstance(expr, str):
@@ -238,7 +238,7 @@ class Dim:
         return _make(op, dims)
 
 
-DimLike = Union[Dim, int, str]
+DimLike = Dim | int | str
 Shape = tuple[Dim, ...]
 
 

@@ -1,4 +1,4 @@
-"""Nodes that make values from positions: Range, ConstantOfShape, EyeLike, Trilu. Their contents cost nothing to read."""
+"""Nodes that make values from positions: Range, ConstantOfShape, EyeLike, Trilu: nothing is read from memory."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _softmax(log: bool) -> Callable[[NodeContext], list[Prim]]:
         total = reduce_over(c, "sum", powers, axes, True)
         if log:
             return [point("Sub", [shifted, point("Log", [total], x.dtype)], x.dtype)]
-        # The sum is at least 1 (or NaN), so its reciprocal is a normal number: one multiplication instead of a division.
+        # The sum is at least 1 (or NaN), so its reciprocal is a normal number: multiply by it.
         return [point("Mul", [powers, point("Reciprocal", [total], x.dtype)], x.dtype)]
 
     return lower

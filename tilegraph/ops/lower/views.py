@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tilegraph.ops.broadcast import project
 from tilegraph.ops.index import Ix, reshape_indices
@@ -188,7 +189,7 @@ def lower_gather(c: NodeContext) -> list[Prim]:
     if not flat or min(flat) < 0 or max(flat) >= size:
         raise c.decline("Gather indices are empty or out of range")
     step = flat[1] - flat[0] if len(flat) > 1 else 1
-    if any(b - a != step for a, b in zip(flat, flat[1:], strict=False)) or step == 0:
+    if any(b - a != step for a, b in pairwise(flat)) or step == 0:
         raise c.decline("Gather indices are not evenly spaced")
     ranged = take_range(source, axis, flat[0], step, Dim.of(len(flat)))
     middle = tuple(Dim.of(d) for d in picked.shape)
