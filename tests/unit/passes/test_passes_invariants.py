@@ -85,6 +85,15 @@ def checker_only(model: ir.Model) -> None:
     model.graph[1].attributes["alpha"] = ir.AttrFloat32("alpha", 1.0)
 
 
+def wrong_type(model: ir.Model) -> None:
+    model.graph[1].outputs[0].type = ir.TensorType(ir.DataType.INT64)
+
+
+def impossible_shape(model: ir.Model) -> None:
+    model.graph[0].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    model.graph[0].outputs[0].shape = ir.Shape([5])
+
+
 @pytest.mark.parametrize(("damage", "part"), [
     (wrong_order, "input 0 'a' is not defined before it"),
     (foreign_input, "input 0 'stranger' is not defined"),
@@ -98,6 +107,8 @@ def checker_only(model: ir.Model) -> None:
     (wrong_constant_shape, "'w' has shape [5]"),
     (wrong_constant_type, "'w' is DOUBLE"),
     (unknown_domain, "'elsewhere'"),
+    (wrong_type, "onnx's inference"),
+    (impossible_shape, "onnx's inference"),
     (checker_only, "onnx's checker: Unrecognized attribute: alpha"),
 ])
 def test_damage_is_found_and_named(damage: Callable[[ir.Model], None], part: str) -> None:
