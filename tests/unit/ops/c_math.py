@@ -240,7 +240,7 @@ def sweep(
         source = source.replace(f"@{name}@", body)
     (folder / "sweep.cc").write_text(source)
     (folder / "references.cc").write_text(_REFERENCES.replace("@REFERENCE@", reference))
-    command = [compiler() or "g++", "-std=c++20", "-O3", "-march=native"]
+    command = [compiler() or "g++", "-std=c++20", "-O3" if step < 100 else "-O1", "-march=native"]
     strict = ["-ffp-contract=off", "-fno-trapping-math"]
     for stem, options in (("sweep", strict), ("references", ["-ffast-math"])):
         build = [*command, *options, "-c", "-o", str(folder / f"{stem}.o"), str(folder / f"{stem}.cc")]

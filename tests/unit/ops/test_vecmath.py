@@ -74,7 +74,7 @@ needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ comp
 @needs_compiler
 @pytest.mark.parametrize("name", BOUNDS)
 def test_sampled(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path, step=1009)
+    check(name, tmp_path, step=2003)
 
 
 @needs_compiler
@@ -255,7 +255,9 @@ def test_other_exponents_have_no_short_cut(exponent: float) -> None:
 def test_coefficients_are_what_the_fit_gives() -> None:
     """The table can be regenerated; least squares may differ in the last bits between machines."""
     script = ROOT / "tools" / "fit_vecmath.py"
-    text = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # many tiny systems: threads only wait for each other
+    command = [sys.executable, str(script)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread).stdout
     fitted: dict[str, Any] = {}
     exec(text, fitted)
     from tilegraph.ops.vecmath import coefficients
