@@ -7,7 +7,7 @@ A view that others read too is copied into the region: it costs nothing there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -24,13 +24,14 @@ Refuse = Callable[[ir.Node, str], None]
 
 
 def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[ir.Node], bool],
-         opsets: Mapping[str, int], refuse: Refuse) -> Candidate | None:
+         opsets: Mapping[str, int], refuse: Refuse, pinned: Set[ir.Value] = frozenset()) -> Candidate | None:
     """The region around `seed`, or None (with the reason given to `refuse`) if the seed alone cannot be a kernel.
 
     Only nodes that are `free` join it, as members or as clones: what an earlier region took leaves the graph.
+    `pinned`: values that must stay visible because clones of earlier regions read them.
     """
     try:
-        best = examine([seed], view, opsets)
+        best = examine([seed], view, opsets, pinned=pinned)
     except Decline as reason:
         refuse(seed, reason.reason)
         return None
@@ -60,7 +61,7 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
                 reasons[node] = "a path through other nodes leaves the region and comes back"
                 continue
             try:
-                wider = examine([*best.nodes, node], view, opsets, clones)
+                wider = examine([*best.nodes, node], view, opsets, clones, pinned)
                 _not_wasteful(best, wider, alone(node))
             except Decline as reason:
                 reasons[node] = reason.reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -32,18 +32,22 @@ class Candidate:
     clones: frozenset[ir.Node] = frozenset()
 
 
-def outputs_of(nodes: Sequence[ir.Node], view: GraphView, clones: frozenset[ir.Node]) -> tuple[ir.Value, ...]:
-    """The values of `nodes` that something else reads; nobody outside reads a clone."""
+def outputs_of(nodes: Sequence[ir.Node], view: GraphView, clones: frozenset[ir.Node],
+               pinned: Set[ir.Value] = frozenset()) -> tuple[ir.Value, ...]:
+    """The values of `nodes` that something else reads; nobody outside reads a clone.
+
+    `pinned`: values that copies of this view's nodes read, in regions found before.
+    """
     members = set(nodes)
     return tuple(v for node in nodes if node not in clones for v in node.outputs
-                 if v in view.outputs or any(user not in members for user in view.users(v)))
+                 if v in view.outputs or v in pinned or any(user not in members for user in view.users(v)))
 
 
 def examine(nodes: Sequence[ir.Node], view: GraphView, opsets: Mapping[str, int],
-            clones: frozenset[ir.Node] = frozenset()) -> Candidate:
+            clones: frozenset[ir.Node] = frozenset(), pinned: Set[ir.Value] = frozenset()) -> Candidate:
     """The candidate, or `Decline` with the reason."""
     ordered = tuple(sorted(nodes, key=view.order.__getitem__))
-    outputs = outputs_of(ordered, view, clones)
+    outputs = outputs_of(ordered, view, clones, pinned)
     if not outputs:
         raise Decline("nothing reads its results")
     lowered = lower_region(ordered, outputs, opsets)

@@ -53,6 +53,7 @@ class RegionFusion(Pass):
         taken: set[ir.Node] = set()
         refusals: dict[ir.Node, str] = {}
         found: list[Candidate] = []
+        pinned: set[ir.Value] = set()  # read by clones, beside the nodes that the view knows of
 
         def note(node: ir.Node, reason: str) -> None:
             refusals.setdefault(node, reason)
@@ -60,7 +61,7 @@ class RegionFusion(Pass):
         for seed in view.nodes:
             if seed in taken or kind_of(seed) not in ("pointwise", "reduction"):
                 continue
-            region = grow(seed, view, reach, lambda n: n not in taken, opsets, note)
+            region = grow(seed, view, reach, lambda n: n not in taken, opsets, note, pinned)
             if region is None:
                 continue
             cost = price(region, view, self.cost_model)
@@ -72,6 +73,7 @@ class RegionFusion(Pass):
                 continue
             reach.contract(own)
             found.append(region)
+            pinned.update(v for node in region.clones for v in node.inputs if v is not None)
         members = {node for region in found for node in region.nodes if node not in region.clones}
         for node in view.nodes:
             if node not in members:
