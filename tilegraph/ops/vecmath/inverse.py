@@ -15,7 +15,7 @@ _HALF_PI_REST = _HALF_PI - 1.57079637050628662109375  # what rounding pi/2 to fl
 
 
 def atan(m: Math[V], x: V) -> V:
-    """float32: at most 1.4 ulp; atan(-0) = -0, atan(+-inf) = +-pi/2. About 25 instructions, one division."""
+    """float32: at most 1.5 ulp; atan(-0) = -0, atan(+-inf) = +-pi/2. About 25 instructions, one division."""
     if m.dtype(x) != "float32":
         return m.libm("atan", x)
     x = m.share(x)
@@ -44,7 +44,7 @@ def _asin_argument(m: Math[V], a: V, large: V) -> V:
 
 
 def asin(m: Math[V], x: V) -> V:
-    """float32: at most 2.5 ulp; asin(-0) = -0, NaN outside [-1, 1]. About 20 instructions, one square root."""
+    """float32: at most 2.6 ulp; asin(-0) = -0, NaN outside [-1, 1]. About 20 instructions, one square root."""
     if m.dtype(x) != "float32":
         return m.libm("asin", x)
     x = m.share(x)
@@ -56,7 +56,7 @@ def asin(m: Math[V], x: V) -> V:
 
 
 def acos(m: Math[V], x: V) -> V:
-    """float32: at most 1.3 ulp; NaN outside [-1, 1]. About 22 instructions, one square root."""
+    """float32: at most 1.4 ulp; NaN outside [-1, 1]. About 22 instructions, one square root."""
     if m.dtype(x) != "float32":
         return m.libm("acos", x)
     x = m.share(x)
@@ -79,7 +79,7 @@ def _log_of_sum(m: Math[V], a: V, exact: V) -> V:
 
 
 def asinh(m: Math[V], x: V) -> V:
-    """float32: at most 2.1 ulp; asinh(-0) = -0. About 60 instructions.
+    """float32: at most 2.2 ulp; asinh(-0) = -0. About 60 instructions.
 
     log(a + sqrt(a^2 + 1)) = log1p(a + a^2 / (1 + sqrt(a^2 + 1))) does not cancel near 0.
     """
@@ -94,7 +94,7 @@ def asinh(m: Math[V], x: V) -> V:
 
 
 def acosh(m: Math[V], x: V) -> V:
-    """float32: at most 2.2 ulp; NaN below 1. About 55 instructions. With t = x - 1: log1p(t + sqrt(2t + t^2))."""
+    """float32: at most 2.5 ulp; NaN below 1. About 55 instructions. With t = x - 1: log1p(t + sqrt(2t + t^2))."""
     if m.dtype(x) != "float32":
         return m.libm("acosh", x)
     x = m.share(x)
@@ -105,7 +105,7 @@ def acosh(m: Math[V], x: V) -> V:
 
 
 def atanh(m: Math[V], x: V) -> V:
-    """float32: at most 2.4 ulp; atanh(-0) = -0, infinite at +-1, NaN beyond. Half of log1p(2a / (1 - a))."""
+    """float32: at most 2.5 ulp; atanh(-0) = -0, infinite at +-1, NaN beyond. Half of log1p(2a / (1 - a))."""
     if m.dtype(x) != "float32":
         return m.libm("atanh", x)
     x = m.share(x)
