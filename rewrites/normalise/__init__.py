@@ -3,7 +3,8 @@
 `NORMALISE` is the ordered tuple of passes. Shapes come before folding because a shape computation is constant once
 extents are; folding infers shapes again whenever it has decided a branch or computed an extent. A shortened cast
 chain may be a no-op, so casts come before identities. Duplicates come after
-everything that makes nodes alike, and dead code last.
+everything that makes nodes alike, and dead code last. Reshape targets and extents
+lose what they need not depend on as soon as extents are known.
 """
 
 from tilegraph.passes.base import Pass
@@ -14,6 +15,8 @@ from tilegraph.rewrites.normalise.dead_code import DeadCode
 from tilegraph.rewrites.normalise.dedup_initializers import DedupInitializers
 from tilegraph.rewrites.normalise.fold import Fold
 from tilegraph.rewrites.normalise.identity import IdentityElimination
+from tilegraph.rewrites.normalise.reshape_targets import ReshapeTargets
+from tilegraph.rewrites.normalise.shape_sources import ShapeSources
 from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
 from tilegraph.rewrites.normalise.unused_initializers import UnusedInitializers
 
@@ -21,6 +24,8 @@ NORMALISE: tuple[Pass, ...] = (
     LiftConstants(),
     Shapes(),
     Fold(),
+    ReshapeTargets(),
+    ShapeSources(),
     CastChains(),
     IdentityElimination(),
     DedupInitializers(),
@@ -30,4 +35,5 @@ NORMALISE: tuple[Pass, ...] = (
 )
 
 __all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "Fold",
-           "IdentityElimination", "LiftConstants", "Shapes", "UnusedInitializers", "symbolic_contents"]
+           "IdentityElimination", "LiftConstants", "ReshapeTargets", "ShapeSources", "Shapes",
+           "UnusedInitializers", "symbolic_contents"]
