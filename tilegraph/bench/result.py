@@ -12,10 +12,9 @@ class ModelTiming:
     """Seconds per run of one peer over all rounds, and its ratio to the first peer.
 
     `ratio` is the median over rounds of (first peer's time / this one's): above 1, this one is faster. `ratio_low` and
-    `ratio_high` bound that median with the result's `coverage`. `create_s` is the median of fresh session creations (NaN, in JSON
-    null, if not measured).
-    `peak_bytes` is the worker's VmHWM, `anon_bytes` its RssAnon after the last round, `base_bytes` its resident size
-    before the session was created.
+    `ratio_high` bound that median with the result's `coverage`. `create_s` is the median of fresh session creations
+    (NaN, in JSON null, if not measured). `peak_bytes` is the worker's VmHWM, `anon_bytes` its RssAnon after the last
+    round, `base_bytes` its resident size before the session was created.
     """
 
     name: str
