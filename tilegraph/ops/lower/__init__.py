@@ -103,13 +103,13 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
     Raises `Decline` with the node and the reason.
     """
     lowered = _lower(nodes, outputs, opsets, {})
-    unbound = _unbound(lowered)
+    unbound = _unbound(lowered, {})
     if unbound:
         dims = {d for _, value in lowered.inputs for d in shape_of(value)}
         rename = {d: Dim.symbol(str(d)) for d in dims if d.symbols & unbound and d.bare_symbol is None}
         if rename:
             lowered = _lower(nodes, outputs, opsets, rename)
-            unbound = _unbound(lowered)
+            unbound = _unbound(lowered, rename)
         if unbound:
             raise Decline(f"the extent {min(unbound)} is not known from the inputs of the kernel")
     return lowered
@@ -127,16 +127,17 @@ def prims_of(lowered: Lowered) -> Iterator[Prim]:
             stack.extend(prim.args)
 
 
-def _unbound(lowered: Lowered) -> set[str]:
-    """Symbols of the computation that are not by themselves a dim of an input which it reads."""
+def _unbound(lowered: Lowered, rename: Mapping[Dim, Dim]) -> set[str]:
+    """Symbols of the computation that are not by themselves a dim of an input which it reads.
+
+    The inputs count as they lie outside: a reshape inside the region gives them dims that nobody knows.
+    """
     used: set[str] = set()
-    bound: set[str] = set()
     for prim in prims_of(lowered):
         for dim in (*prim.shape, *((prim.dim,) if isinstance(prim, Extent) else ())):
             used |= dim.symbols
-            if isinstance(prim, Input) and dim.bare_symbol is not None:
-                bound.add(dim.bare_symbol)
-    return used - bound
+    bare = {dim.bare_symbol for _, value in lowered.inputs for dim in shape_of(value, rename)}
+    return used - {name for name in bare if name is not None}
 
 
 def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int],
