@@ -120,12 +120,12 @@ class TirMath:
         return self._intrinsic("llvm.fma", a, b, c)
 
     def neg(self, a: V) -> V:
-        if a.dtype.startswith("xfloat"):
+        if a.dtype.startswith("float"):
             return self.mul(a, self.const(-1.0, a.dtype))
         return self.sub(self.const(0, a.dtype), a)
 
     def abs(self, a: V) -> V:
-        if a.dtype.startswith("xfloat"):
+        if a.dtype.startswith("float"):
             return self._intrinsic("llvm.fabs", a)
         if a.dtype.startswith("u"):
             return a
@@ -133,12 +133,12 @@ class TirMath:
         return self.select(self.lt(a, self.const(0, a.dtype)), self.neg(a), a)
 
     def minimum(self, a: V, b: V) -> V:
-        if a.dtype.startswith("xfloat"):
+        if a.dtype.startswith("float"):
             return self._intrinsic("llvm.minimum", a, b)
         return self._pair(t.Min, a, b, a.dtype)
 
     def maximum(self, a: V, b: V) -> V:
-        if a.dtype.startswith("xfloat"):
+        if a.dtype.startswith("float"):
             return self._intrinsic("llvm.maximum", a, b)
         return self._pair(t.Max, a, b, a.dtype)
 
@@ -162,6 +162,8 @@ class TirMath:
         return self._pair(t.EQ, a, b, "bool")
 
     def ne(self, a: V, b: V) -> V:
+        if a.dtype.startswith("float"):  # LLVM's code generator compares ordered: NaN != NaN would be false
+            return self.lnot(self.eq(a, b))
         return self._pair(t.NE, a, b, "bool")
 
     def lt(self, a: V, b: V) -> V:
