@@ -50,7 +50,7 @@ def bench(models: Sequence[str | Path | Peer], *, threads: int = 1, runs: int = 
     if threads < 1 or runs < 1:
         raise UsageError(f"bench: threads ({threads}) and runs ({runs}) must be at least 1")
     peers = [m if isinstance(m, Peer) else peer_for(m) for m in models]
-    feeds = _feeds(peers[0], inputs, dims, seed)
+    feeds = _given(inputs) if inputs is not None else _made(peers[0], dims, seed)
     cpus = choose_cpus(threads) if threads <= PINNED_THREADS else None
     notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tilegraph-bench-") as scratch:
@@ -84,11 +84,22 @@ def bench(models: Sequence[str | Path | Peer], *, threads: int = 1, runs: int = 
                        {k: (str(v.dtype), tuple(v.shape)) for k, v in feeds.items()}, tuple(notes))
 
 
-def _feeds(first: Peer, inputs: Feeds | str | Path | None, dims: Mapping[str, int] | None, seed: int) -> Feeds:
-    if inputs is None:
-        from tilegraph.verify.inputs import make_inputs
+def _made(first: Peer, dims: Mapping[str, int] | None, seed: int) -> Feeds:
+    """Inputs for the first peer, at sizes on which it runs (tried in a worker of their own)."""
+    from tilegraph.verify.inputs import accepted_inputs
 
-        return make_inputs(first.path, seed=seed, dims=dims)
+    with tempfile.TemporaryDirectory(prefix="tilegraph-bench-") as scratch, WorkerProcess(first, None) as worker:
+        file = Path(scratch) / "feeds.npz"
+        worker.ask("create", peer=worker.describe(), threads=1)  # a model that does not load has no sizes to try
+
+        def run(feeds: Feeds) -> None:
+            np.savez(file, *feeds.values())
+            worker.ask("open", peer=worker.describe(), threads=1, feeds=str(file), names=list(feeds))
+
+        return accepted_inputs(first.path, run, seed=seed, dims=dims)
+
+
+def _given(inputs: Feeds | str | Path) -> Feeds:
     if isinstance(inputs, Mapping):
         return inputs
     try:

@@ -116,6 +116,20 @@ def test_inputs_are_made_when_none_are_given(tmp_path: Path) -> None:
     assert result.inputs == {"x": ("float32", (5, 192))}
 
 
+def test_made_inputs_have_sizes_that_the_model_accepts(tmp_path: Path) -> None:
+    """A reshape to rows of 32 refuses the preferred size (16) and takes a later one."""
+    value = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length"]),
+             helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    shape = numpy_helper.from_array(np.array([-1, 32], np.int64), "s")
+    node = helper.make_node("Reshape", ["x", "s"], ["y"])
+    onnx.save(helper.make_model(helper.make_graph([node], "g", value[:1], value[1:], [shape]), ir_version=9,
+                                opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "r.onnx")
+    (_, made), = bench([tmp_path / "r.onnx"], runs=1, create=False).inputs.values()
+    assert np.prod(made) % 32 == 0
+    with pytest.raises(InputError, match=r"r\.onnx"):
+        bench([tmp_path / "r.onnx"], runs=1, create=False, dims={"batch": 1, "length": 7})
+
+
 def test_workers_are_bound_to_as_many_cpus_as_threads(tmp_path: Path) -> None:
     import os
 
