@@ -1,82 +1,149 @@
-"""Runs one generated kernel on numpy arrays, through the serving side's calling convention."""
+"""Runs one generated kernel on numpy arrays, through the serving side's calling convention.
+
+Every buffer lies between guard bytes, results and scratch start out poisoned, and operands must come back unchanged: a
+kernel that writes outside, skips an element, or reads scratch before writing it is found whatever its answers are.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.isa import host
+from tilegraph.codegen.isa import Isa, host
 from tilegraph.codegen.library import link
-from tilegraph.codegen.rowkernel import generate
+from tilegraph.codegen.rowkernel import Generated, generate
 from tilegraph.ops.lower import lower_region
-from tilegraph.ops.prims import Lowered
-from tilegraph.ops.space import plan
+from tilegraph.ops.prims import Lowered, signature
+from tilegraph.ops.space import Space, plan
 from tilegraph.spec.dims import Dim
+
+Array = np.ndarray[Any, Any]
+GUARD = 256  # bytes on either side of every buffer
+_NUMPY = {"float": "float32", "double": "float64"}
 
 
 class _Any(ctypes.Structure):
-    _fields_ = [("type_index", ctypes.c_int32), ("padding", ctypes.c_int32), ("value", ctypes.c_int64)]
+    _fields_ = (("type_index", ctypes.c_int32), ("padding", ctypes.c_int32), ("value", ctypes.c_int64))
 
 
-def run_region(nodes, outputs: list[ir.Value], feeds: dict[str, np.ndarray], opset: int = 18, tasks: int = 1,
-               isa=None, offset: int = 0):
-    """Lowers, plans, compiles and runs a region; `feeds` by value name. `offset` misaligns every buffer (bytes)."""
-    lowered = lower_region(nodes, outputs, {"": opset, "com.microsoft": 1})
-    return run_lowered(lowered, feeds, tasks, isa, offset)
+def numpy_dtype(stored: str) -> np.dtype[Any]:
+    """The numpy dtype of an ONNX dtype name in lower case."""
+    return np.dtype(ml_dtypes.bfloat16) if stored == "bfloat16" else np.dtype(_NUMPY.get(stored, stored))
 
 
-def run_lowered(lowered: Lowered, feeds: dict[str, np.ndarray], tasks: int = 1, isa=None, offset: int = 0):
+class _Buffer:
+    """Memory of `count` bytes at 64-byte alignment plus `offset`, filled with `poison`, between guard bytes."""
+
+    def __init__(self, count: int, offset: int, poison: int) -> None:
+        self.raw = np.full(count + 2 * GUARD + 64 + offset, 0xA7, np.uint8)
+        self.start = -self.raw.ctypes.data % 64 + GUARD + offset
+        self.end = self.start + count
+        self.inside[...] = poison
+
+    @property
+    def inside(self) -> Array:
+        return self.raw[self.start:self.end]
+
+    @property
+    def address(self) -> int:
+        return self.raw.ctypes.data + self.start
+
+    def check(self, what: str) -> None:
+        for name, part in (("before", self.raw[:self.start]), ("after", self.raw[self.end:])):
+            wrong = np.flatnonzero(part != 0xA7)
+            assert not len(wrong), f"{len(wrong)} bytes {name} {what} were overwritten"
+
+
+@dataclass
+class Compiled:
+    """A kernel in this process."""
+
+    lowered: Lowered
+    space: Space
+    kernel: Generated
+    entry: Any
+    library: Any
+
+    def run(self, feeds: Mapping[str, Array], tasks: int = 1, offset: int = 0) -> list[Array]:
+        """The outputs; `feeds` by value name. `offset` misaligns every buffer (bytes)."""
+        kernel = self.kernel
+        values = dict(self.lowered.inputs)
+        binding: dict[str, int] = {}
+        for value in values.values():
+            for dim, size in zip(value.shape, feeds[value.name].shape, strict=True):
+                if not isinstance(dim, int):
+                    binding[Dim.of(dim.value).bare_symbol or str(dim)] = size
+        sources = [np.ascontiguousarray(feeds[values[slot].name]) for slot in kernel.slots]
+        operands = []
+        for array in sources:
+            operands.append(_Buffer(array.nbytes, offset, 0))
+            operands[-1].inside[...] = array.reshape(-1).view(np.uint8)
+        places = list(kernel.outputs)
+        shapes = [tuple(d.evaluate(binding) for d in self.lowered.outputs[k].shape) for k in places]
+        dtypes = [numpy_dtype(self.lowered.stored[k]) for k in places]
+        results = [_Buffer(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, offset, 0xC3)
+                   for shape, dtype in zip(shapes, dtypes, strict=True)]
+        scratch = _Buffer(kernel.scratch.evaluate(binding), 0, 0xFF)
+        args = [(4, b.address) for b in (*operands, *results, scratch)]
+        args += [(1, binding[s]) for s in kernel.sizes]
+        extent = kernel.extent.evaluate(binding)
+        step = -(-extent // tasks)
+        step = -(-step // kernel.align) * kernel.align
+        for begin in range(0, extent, max(step, 1)):
+            scratch.inside[...] = 0xFF
+            full = [*args, (1, begin), (1, min(begin + step, extent))]
+            packed = (_Any * len(full))(*[_Any(kind, 0, value) for kind, value in full])
+            assert self.entry(None, packed, len(full), ctypes.byref(_Any())) == 0
+        for k, (buffer, array) in enumerate(zip(operands, sources, strict=True)):
+            buffer.check(f"operand {k}")
+            assert np.array_equal(buffer.inside, array.reshape(-1).view(np.uint8)), f"operand {k} was changed"
+        for k, buffer in enumerate(results):
+            buffer.check(f"result {k}")
+        scratch.check("scratch")
+        return [b.inside.copy().view(dtype).reshape(shape)
+                for b, shape, dtype in zip(results, shapes, dtypes, strict=True)]
+
+
+_compiled: dict[tuple[str, str, int], tuple[Space, Generated, Any, Any]] = {}
+
+
+def compile_lowered(lowered: Lowered, isa: Isa | None = None) -> Compiled:
+    """Plans, generates, compiles, links and loads; equal kernels once."""
     isa = isa or host()
-    space = plan(lowered)
-    kernel = generate(space, "tg_test", isa.vector_bits)
-    data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=list(isa.llvm_mattr()))
-    binding: dict[str, int] = {}
-    values = dict(lowered.inputs)
-    for value in values.values():
-        for dim, size in zip(value.shape, feeds[value.name].shape, strict=True):
-            if not isinstance(dim, int):
-                binding[Dim.of(dim.value).bare_symbol or str(dim)] = size
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "k.so"
-        link({"tg_test": data}, path)
-        library = ctypes.CDLL(str(path))
-    entry = library.__getattr__("__tvm_ffi_tg_test")
-    keep, args = [], []
+    key = signature(lowered.outputs) + ",".join(lowered.stored), str(isa), isa.vector_bits
+    if key not in _compiled:
+        space = plan(lowered)
+        kernel = generate(space, "tg_test", isa.vector_bits)
+        data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "k.so"
+            link({"tg_test": data}, path)
+            library = ctypes.CDLL(str(path))
+        _compiled[key] = space, kernel, library["__tvm_ffi_tg_test"], library
+    return Compiled(lowered, *_compiled[key])
 
-    def aligned(array: np.ndarray) -> np.ndarray:
-        raw = np.zeros(array.nbytes + 64 + offset, np.uint8)
-        start = -raw.ctypes.data % 64 + offset
-        view = raw[start:start + array.nbytes].view(array.dtype).reshape(array.shape)
-        view[...] = array
-        keep.append(raw)
-        return view
 
-    def pointer(array: np.ndarray) -> None:
-        args.append((4, array.ctypes.data))
+def lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opset: int = 18) -> Lowered:
+    return lower_region(nodes, outputs, {"": opset, "com.microsoft": 1})
 
-    for slot in kernel.slots:
-        pointer(aligned(np.ascontiguousarray(feeds[values[slot].name])))
-    results = []
-    for k in kernel.outputs:
-        stored = lowered.stored[k]
-        dtype = {"float": "float32", "double": "float64", "bfloat16": "uint16"}.get(stored, stored)
-        shape = tuple(d.evaluate(binding) for d in lowered.outputs[k].shape)
-        results.append(aligned(np.full(shape, 77, np.dtype(dtype))))
-        pointer(results[-1])
-    extent = kernel.extent.evaluate(binding)
-    scratch = np.zeros(max(kernel.scratch.evaluate(binding), 1) + 64, np.uint8)
-    pointer(scratch[-scratch.ctypes.data % 64:])
-    args += [(1, binding[s]) for s in kernel.sizes]
-    step = -(-extent // tasks)
-    step = -(-step // kernel.align) * kernel.align
-    for begin in range(0, extent, max(step, 1)):
-        full = [*args, (1, begin), (1, min(begin + step, extent))]
-        packed = (_Any * len(full))(*[_Any(kind, 0, value) for kind, value in full])
-        code = entry(None, packed, len(full), ctypes.byref(_Any()))
-        assert code == 0
-    return results, kernel, space
+
+def run_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], feeds: Mapping[str, Array], opset: int = 18,
+               tasks: int = 1, isa: Isa | None = None, offset: int = 0) -> tuple[list[Array], Generated, Space]:
+    """Lowers, plans, compiles and runs a region."""
+    return run_lowered(lower(nodes, outputs, opset), feeds, tasks, isa, offset)
+
+
+def run_lowered(lowered: Lowered, feeds: Mapping[str, Array], tasks: int = 1, isa: Isa | None = None,
+                offset: int = 0) -> tuple[list[Array], Generated, Space]:
+    """(outputs in the order of the kernel's, the kernel, its space)."""
+    made = compile_lowered(lowered, isa)
+    return made.run(feeds, tasks, offset), made.kernel, made.space
