@@ -250,7 +250,8 @@ class _Builder:
         for indices in self.places.get(id(prim), []):
             address = flat_address(indices, prim.shape)
             wanted = rows if cols and not (address.vars() & cols) else self.vars
-            if _covers(address, wanted):
+            # A part of a concatenation is pulled over all of its loops: the number of elements must agree too.
+            if _covers(address, wanted) and Dim.product(v.extent for v in wanted) == Dim.product(prim.shape):
                 return self.memo[id(prim), indices], indices
         root = self.outputs[self.root]
         size = Dim.product(prim.shape)
