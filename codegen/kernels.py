@@ -9,6 +9,7 @@ from typing import Any
 
 from tilegraph.codegen.cache import KernelCache, kernel_key
 from tilegraph.codegen.isa import Isa
+from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.ops.prims import Lowered, signature
 from tilegraph.ops.space import plan
 from tilegraph.spec.dims import Dim
@@ -54,9 +55,6 @@ class KernelStore:
 
     def kernel(self, lowered: Lowered) -> Kernel:
         """The kernel of a region: known, kept in the cache, or compiled now. Raises `Decline`."""
-        from tilegraph.codegen.rowkernel import GENERATOR
-        from tilegraph.codegen.version import TVM_VERSION
-
         source = signature(lowered.outputs) + "\nstored " + ",".join(lowered.stored)
         key = kernel_key(source, generator=GENERATOR, tvm=TVM_VERSION, isa=str(self.isa))
         if key in self._known:

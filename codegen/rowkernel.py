@@ -24,8 +24,6 @@ from tilegraph.ops.space import Apply, Choose, Fold, Inst, Literal, Load, Place,
 from tilegraph.ops.vecmath import round_to_bfloat16
 from tilegraph.spec.dims import Dim, Opaque
 
-GENERATOR = "row-7"  # part of every cache key: change it when the emitted code changes
-
 Accumulators = dict[int, dict[int, t.Buffer]]  # of each fold of the pass, by width in lanes
 
 _STORAGE = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "uint8"}
