@@ -12,14 +12,13 @@ from typing import Generic, NamedTuple
 
 from tilegraph.ops.math import Math, V
 from tilegraph.ops.vecmath.basic import at_least, at_most, copy_sign, horner, like
-from tilegraph.ops.vecmath.coefficients import ERF_EXPONENT, ERF_SLOPE, EXP_TAIL, LOG1P_RATIO
+from tilegraph.ops.vecmath.coefficients import ERF_LIMIT, ERF_RATIO, EXP_TAIL, LOG1P_RATIO
 
 ROUNDER = 1.5 * 2.0**23
 INV_LN2 = 1.4426950408889634
 # ln2 in two parts: the first has 9 significant bits, so n * LN2_HIGH is exact for every n that occurs here.
 LN2_HIGH = 0.693359375
 LN2_LOW = math.log(2.0) - LN2_HIGH  # negative
-_MINUS_ERF_EXPONENT = tuple(-c for c in ERF_EXPONENT)
 
 
 class Reduced(NamedTuple, Generic[V]):
@@ -108,11 +107,19 @@ def tanh(m: Math[V], x: V) -> V:
 
 
 def sigmoid(m: Math[V], x: V) -> V:
-    """1 / (1 + e^-x). float32: at most 2.7 ulp, also where the result is tiny; sigmoid(-inf) = 0, sigmoid(inf) = 1."""
-    x = m.share(x)
-    one = like(m, x, 1.0)
-    e = m.share(exp_minus_abs(m, x))
-    return m.div(m.select(m.lt(x, like(m, x, 0.0)), e, one), m.add(e, one))
+    """1 / (1 + e^-x). float32: at most 2.7 ulp; results below 2^-127 (x < -88.376) are 0, as is sigmoid(-inf).
+
+    About 20 instructions, one division. e^-x is at least 2^-126 and reaches infinity where 2^128 is made, so that one
+    multiplication scales it.
+    """
+    if m.dtype(x) != "float32":
+        x = m.share(x)
+        e = m.share(exp_minus_abs(m, x))
+        one = like(m, x, 1.0)
+        return m.div(m.select(m.lt(x, like(m, x, 0.0)), e, one), m.add(e, one))
+    r, biased = _reduce(m, m.share(at_most(m, at_least(m, m.neg(x), -87.0), 89.0)), bias=127)
+    e = m.mul(_exp_near_zero(m, r), _power_of_two(m, biased))
+    return m.div(m.const(1.0, "float32"), m.add(e, m.const(1.0, "float32")))
 
 
 def softplus(m: Math[V], x: V) -> V:
@@ -139,14 +146,12 @@ def mish(m: Math[V], x: V) -> V:
 
 
 def erf(m: Math[V], x: V) -> V:
-    """float32: at most 2.65 ulp, odd, never above 1 in magnitude; erf(-0) = -0. About 33 instructions, no division.
+    """float32: at most 4 ulp, odd, never above 1 in magnitude; erf(-0) = -0. About 24 instructions, no division.
 
-    erf a = 1 - e^-(a g(a)) with the smooth g = -log(erfc a) / a as a polynomial: one formula that is accurate
-    relative to the result near 0 and saturates exactly.
+    x P(x^2) with a polynomial in x^2 scaled to [-1, 1], on |x| <= 3.92, where erf rounds to 1.
     """
     if m.dtype(x) != "float32":
         return m.libm("erf", x)
-    x = m.share(x)
-    a = m.share(at_most(m, m.abs(x), 4.0))  # erf(3.92) rounds to 1
-    u = m.fma(a, m.const(-ERF_SLOPE, "float32"), m.mul(a, horner(m, _MINUS_ERF_EXPONENT, a)))
-    return copy_sign(m, m.abs(_expm1_in_range(m, m.share(u))), x)
+    x = m.share(at_least(m, at_most(m, x, ERF_LIMIT), -ERF_LIMIT))
+    u = m.fma(m.mul(x, x), m.const(2.0 / ERF_LIMIT**2, "float32"), m.const(-1.0, "float32"))
+    return at_least(m, at_most(m, m.mul(x, horner(m, ERF_RATIO, m.share(u))), 1.0), -1.0)
