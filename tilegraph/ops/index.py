@@ -126,17 +126,25 @@ class Ix:
     def __sub__(self, other: Ix | DimLike) -> Ix:
         return self + Ix.of(other) * -1
 
-    def below(self, bound: Dim) -> bool:
-        """True if 0 <= self < bound for certain."""
-        if not _nonneg(self.const):
-            return False
-        top = self.const + 1
+    def bounds(self) -> tuple[Dim, Dim] | None:
+        """The least and the greatest value, if the terms tell (where a loop is empty there is no value)."""
+        low = high = self.const
         for atom, coef in self.terms:
             extent = _extent(atom)
-            if extent is None or not _nonneg(coef):
-                return False
-            top = top + coef * (extent - 1)
-        return _nonneg(bound - top)
+            if extent is None:
+                return None
+            if _nonneg(coef):
+                high = high + coef * (extent - 1)
+            elif _nonneg(-coef):
+                low = low + coef * (extent - 1)
+            else:
+                return None
+        return low, high
+
+    def below(self, bound: Dim) -> bool:
+        """True if 0 <= self < bound for certain."""
+        found = self.bounds()
+        return found is not None and _nonneg(found[0]) and _nonneg(bound - found[1] - 1)
 
     def floordiv(self, by: DimLike) -> Ix:
         """Raises SplitNeeded where splitting a loop makes it affine."""
@@ -170,11 +178,17 @@ class Ix:
                 quotient, remainder = Ix(whole), Ix(rest, self.const)
         if not remainder.below(d):
             for atom, coef in remainder.terms:
-                inner = d.exact_div(coef)
+                inner = d.exact_div(coef if _nonneg(coef) else -coef)
                 if isinstance(atom, Var) and inner is not None and inner != 1:
                     outer = atom.extent.exact_div(inner)
                     if outer is not None and outer != 1:
                         raise SplitNeeded(atom, inner)
+        # Kernels divide towards zero: what a division is left with must not be negative (loops that run backwards).
+        found = remainder.bounds()
+        low = None if found is None else found[0].as_int()
+        if low is not None and low < 0 and by:
+            steps = -(low // by)
+            quotient, remainder = quotient - steps, remainder + steps * by
         return quotient, remainder, d
 
     def replace(self, mapping: Mapping[Var, Ix]) -> Ix:
