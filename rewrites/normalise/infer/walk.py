@@ -48,7 +48,7 @@ class _Walk:
 
     def run(self) -> Inference:
         for value in self.model.graph.inputs:
-            self.found.infos[value] = Info(value.dtype, shape_of(value.shape))
+            self.found.infos[value] = declared_info(value)
         self.graph(self.model.graph)
         return self.found
 
@@ -64,12 +64,12 @@ class _Walk:
         if value is None:
             return None
         found = self.found.infos.get(value)
-        return found if found is not None else Info(value.dtype, shape_of(value.shape) if self.trust else None)
+        return found if found is not None else declared_info(value, shape=self.trust)
 
     def node(self, node: ir.Node) -> None:
         inputs = [self.info(v) for v in node.inputs]
         if node.op_identifier() in self.model.functions:
-            results: Sequence[Info] = [Info(o.dtype, shape_of(o.shape)) for o in node.outputs]
+            results: Sequence[Info] = [declared_info(o) for o in node.outputs]
         else:
             results = self.results(node, inputs)
         for index, output in enumerate(node.outputs):
@@ -90,8 +90,9 @@ class _Walk:
 
     def reconciled(self, value: ir.Value, info: Info) -> Info:
         """`info` with the gaps filled from what the model declares, and contradictions noted."""
-        dtype = info.dtype if info.dtype is not None else value.dtype
-        declared = shape_of(value.shape)
+        given = declared_info(value)
+        dtype = info.dtype if info.dtype is not None else given.dtype
+        declared = given.shape
         if not self.trust or declared is None:
             return Info(dtype, info.shape, info.contents)
         if info.shape is None:
@@ -191,6 +192,13 @@ class _Walk:
             return state
         finally:
             self.trust = trust
+
+
+def declared_info(value: ir.Value, *, shape: bool = True) -> Info:
+    """What the model says of a tensor; of a sequence or an optional, whose `dtype` is that of its elements, nothing."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return Info()
+    return Info(value.dtype, shape_of(value.shape) if shape else None)
 
 
 def contradicts(inferred: Shape, declared: Shape) -> bool:
