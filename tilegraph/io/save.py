@@ -16,7 +16,7 @@ from tilegraph.io.external import MappedTensor
 from tilegraph.io.walk import all_graphs
 
 ALIGNMENT = 64  # bytes; a cache line, and enough for every vector load
-INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the model file
+INLINE_LIMIT = 16384  # bytes; smaller tensors stay in the model file: ONNX Runtime maps each external one by itself
 _MAX_PROTO = (1 << 31) - 1
 _CHUNK = 16 << 20
 

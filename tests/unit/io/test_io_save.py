@@ -42,7 +42,7 @@ def external_of(proto: onnx.ModelProto) -> dict[str, dict[str, str]]:
 
 
 def test_large_tensors_go_out_aligned_small_ones_stay(tmp_path: Path) -> None:
-    written = save(load(many_weights()), tmp_path / "m.onnx")
+    written = save(load(many_weights()), tmp_path / "m.onnx", inline_limit=1024)
     assert written == [tmp_path / "m.onnx", tmp_path / "m.onnx.data"]
     proto = onnx.load(str(tmp_path / "m.onnx"), load_external_data=False)
     external = external_of(proto)
