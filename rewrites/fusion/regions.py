@@ -7,10 +7,12 @@ shapes that are unknown or empty; extents that are not equal for certain; what t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from tilegraph.cost import CostModel
-from tilegraph.graph import GraphView, Reach, all_graphs
+from tilegraph.graph import GraphView, Reach, bodies
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.passes import Pass, PassContext, PassResult
 from tilegraph.rewrites.fusion.composite import make_composite
@@ -18,6 +20,7 @@ from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.legal import Candidate, price
 
 STAGE = "fusion"
+_CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 
 
 class RegionFusion(Pass):
@@ -33,7 +36,7 @@ class RegionFusion(Pass):
         if self.offload == "none":
             return PassResult(False)
         modified = False
-        for graph in list(all_graphs(model.graph)):
+        for graph in list(_graphs(model.graph)):
             regions = self._regions(model, graph, context)
             for candidate in regions:
                 call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones)
@@ -81,6 +84,16 @@ class RegionFusion(Pass):
                                                 if kind_of(node) is None else "no region reaches it")
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=_shown(node))
         return found
+
+
+def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """`graph` and the bodies of control flow below it. Bodies of operators that ONNX Runtime expands as functions
+    (SequenceMap) are left alone: it does so after our provider has taken its nodes."""
+    yield graph
+    for node in graph:
+        if domain_of(node) == "" and node.op_type in _CONTROL_FLOW:
+            for body in bodies(node):
+                yield from _graphs(body)
 
 
 def _drop_unread(graph: ir.Graph, clones: list[ir.Node]) -> None:

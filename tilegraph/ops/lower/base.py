@@ -98,6 +98,8 @@ def _constant_node(node: ir.Node) -> np.ndarray[Any, Any] | None:
 def shape_of(value: ir.Value, rename: Mapping[Dim, Dim] | None = None) -> Shape:
     """The value's shape as dims; `Decline` naming the value where it is unknown."""
     name = value.name or "?"
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise Decline(f"{name} is not a tensor", name)
     if value.shape is None:
         raise Decline(f"the shape of {name} is unknown", name)
     dims: list[Dim] = []
