@@ -31,7 +31,7 @@ def watch():
     while not done:
         peak = max(peak, anonymous())
         time.sleep(0.005)
-watcher = threading.Thread(target=watch)
+watcher = threading.Thread(target=watch, daemon=True)
 watcher.start()
 folder = Path(sys.argv[1])
 model = load(folder / "m.onnx")
