@@ -67,6 +67,7 @@ class _Emitter:
         self.space = space
         self.name = name
         self.passes = schedule.divide(space)
+        self.vector_bits = vector_bits
         self.lanes = self._lanes(vector_bits)
         cost = schedule.column_cost(space, self.passes)
         self.cost = cost
@@ -92,13 +93,18 @@ class _Emitter:
 
         Vector math is chains of dependent instructions, and a core's schedulers hold some four chains of one register
         each; wider operations interleave as many chains as it takes to keep the pipes busy. Accumulators and long
-        expressions need registers of their own, and spilling costs more than it gains.
+        expressions need registers of their own, and spilling costs more than it gains. Many streams of memory need none.
+        AVX2 has half as many registers as AVX-512.
         """
         if self.lanes == 1:
             return 1
-        if any(isinstance(i, Fold) for i in self.space.insts()):
-            return 4 if self.cost <= 24 else 2
-        return 4 if self.cost <= 16 else 8
+        insts = list(self.space.insts())
+        streams = sum(isinstance(i, Load) and self.passes.column[id(i)] for i in insts) + len(self.space.stores)
+        if any(isinstance(i, Fold) for i in insts):
+            span = 4 if self.cost <= 24 else 2
+        else:
+            span = 8 if self.cost <= 48 and self.cost >= 10 * streams else 4
+        return span if self.vector_bits >= 512 else span // 2
 
     def _lanes(self, vector_bits: int) -> int:
         """As many lanes as fill a register with the widest common element, not more than the columns have."""

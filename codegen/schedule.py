@@ -81,11 +81,14 @@ def _keep(space: Space, passes: Passes) -> None:
     computed: dict[int, int] = {}
     kept: dict[int, Inst] = {}
     for p in range(passes.count):
-        fresh: set[int] = set()
-        stack = list(targets(passes, p))
+        # Below a Choose a value is only computed for some columns or rows, so nothing is kept from there.
+        fresh: tuple[set[int], set[int]] = (set(), set())
+        stack = [(inst, True) for inst in targets(passes, p)]
         while stack:
-            inst = stack.pop()
-            if id(inst) in fresh or id(inst) in kept or not passes.column[id(inst)]:
+            inst, always = stack.pop()
+            if id(inst) in fresh[True] or id(inst) in fresh[always] or id(inst) in kept:
+                continue
+            if not passes.column[id(inst)]:
                 continue
             if id(inst) in computed and isinstance(inst, Apply) and inst.dtype != "bool":
                 store = written.get(id(inst))
@@ -97,9 +100,9 @@ def _keep(space: Space, passes: Passes) -> None:
                     kept[id(inst)] = inst
                     passes.first[id(inst)] = computed[id(inst)]
                     continue
-            fresh.add(id(inst))
-            stack.extend(inst.args)
-        for one in fresh:
+            fresh[always].add(id(inst))
+            stack.extend((a, always and not isinstance(inst, Choose)) for a in inst.args)
+        for one in fresh[True]:
             computed.setdefault(one, p)
     passes.kept = list(kept.values())
 

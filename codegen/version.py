@@ -6,4 +6,4 @@ from importlib.metadata import version
 
 TVM_VERSION = version("apache-tvm")
 
-GENERATOR = "row-8"  # change it when the code that codegen/rowkernel.py emits changes
+GENERATOR = "row-9"  # change it when the code that codegen/rowkernel.py emits changes
