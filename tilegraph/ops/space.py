@@ -33,7 +33,7 @@ from tilegraph.ops.prims import (
     Reduce,
     View,
 )
-from tilegraph.spec.dims import Dim, Shape
+from tilegraph.spec.dims import Dim, DimLike, Shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +168,11 @@ def _more(a: Dim, b: Dim) -> bool:
     if static is not None:
         return static > 0
     return bool(difference.terms) and difference.terms[-1][1] > 0
+
+
+def _at_least(a: DimLike, b: DimLike) -> bool:
+    """Whether a >= b for certain."""
+    return all(coef >= 0 for _, coef in (Dim.of(a) - Dim.of(b)).terms)
 
 
 class _Builder:
@@ -359,8 +364,16 @@ class _Builder:
                     return pulled(k)
             raise Decline("a constant position in a concatenation of symbolic extents")
         var, bounds = _decide(at, starts[1:-1])
-        self.breaks.setdefault(var, set()).update(bounds)
-        return Choose(prim.dtype, var, bounds, tuple(pulled(k) for k in range(len(prim.parts))))
+        # A slice of a concatenation may miss whole parts: their bounds lie outside of the loop.
+        first = sum(1 for b in bounds if _at_least(0, b))
+        last = len(bounds) - sum(1 for b in bounds if _at_least(b, var.extent))
+        if first >= last:
+            return pulled(min(first, last))
+        inside = bounds[first:last]
+        if not all(_at_least(b, 0) and _at_least(var.extent, b) for b in inside):
+            raise Decline("the parts of a concatenation may meet outside of the loop")
+        self.breaks.setdefault(var, set()).update(inside)
+        return Choose(prim.dtype, var, inside, tuple(pulled(k) for k in range(first, last + 1)))
 
 
 def _decide(at: Ix, bounds: list[Dim]) -> tuple[Var, tuple[Dim, ...]]:

@@ -122,14 +122,14 @@ _OPS["Min"] = lambda e, n, a, at: np.minimum.reduce(np.broadcast_arrays(*a)) if 
 for _name, _fn in {"Add": np.add, "Sub": np.subtract}.items():
     _OPS[_name] = lambda e, n, a, at, fn=_fn: e.rounded(n, fn(*a))  # type: ignore[misc]
 for _name, _fn in {"Mul": np.multiply, "Exp": np.exp, "Tanh": np.tanh, "Sqrt": np.sqrt, "Sin": np.sin, "Cos": np.cos,
-                   "Reciprocal": lambda x: 1 / x, "Log": np.log, "Erf": lambda x: _erf(x).astype(Wide),
+                   "Reciprocal": lambda x: 1 / x, "Log": np.log, "Erf": lambda x: np.asarray(_erf(x), Wide),
                    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Softplus": lambda x: np.logaddexp(x, Wide(0))}.items():
     _round(_name, _fn)
 
 
 def _gelu(e: Evaluator, n: ir.Node, a: list[Array], at: dict[str, Any]) -> Array:
     """x/2 (1 + erf): far below zero the sum cancels, in any evaluation of the definition."""
-    inner = e.rounded(n, _erf(a[0] / Wide(2)**Wide(0.5)).astype(Wide))
+    inner = e.rounded(n, np.asarray(_erf(a[0] / Wide(2)**Wide(0.5)), Wide))
     return e.rounded(n, a[0] / 2 * (1 + inner))
 
 
@@ -163,7 +163,11 @@ def _sliced(e: Evaluator, n: ir.Node, a: list[Array], at: dict[str, Any]) -> Arr
 
 
 def _split(e: Evaluator, n: ir.Node, a: list[Array], at: dict[str, Any]) -> list[Array]:
-    return np.split(a[0], np.cumsum(a[1])[:-1].astype(int), axis=at.get("axis", 0))
+    axis = at.get("axis", 0)
+    if len(a) < 2:
+        chunk = -(-a[0].shape[axis] // len(n.outputs))
+        return np.split(a[0], list(range(chunk, a[0].shape[axis], chunk)), axis=axis)
+    return np.split(a[0], np.cumsum(a[1])[:-1].astype(int), axis=axis)
 
 
 def _axes(a: list[Any], at: dict[str, Any]) -> tuple[int, ...]:

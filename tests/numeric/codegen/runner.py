@@ -7,8 +7,10 @@ kernel that writes outside, skips an element, or reads scratch before writing it
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,9 +60,28 @@ class _Buffer:
         return self.raw.ctypes.data + self.start
 
     def check(self, what: str) -> None:
+        """AssertionError if the guard bytes were written."""
         for name, part in (("before", self.raw[:self.start]), ("after", self.raw[self.end:])):
             wrong = np.flatnonzero(part != 0xA7)
             assert not len(wrong), f"{len(wrong)} bytes {name} {what} were overwritten"
+
+
+class _Fenced(_Buffer):
+    """The same against a page that cannot be touched: before the memory, or behind it (then possibly misaligned)."""
+
+    def __init__(self, count: int, poison: int, behind: bool) -> None:
+        page = mmap.PAGESIZE
+        room = -(-max(count, 1) // page) * page
+        self.pages = mmap.mmap(-1, room + 2 * page)
+        self.raw = np.frombuffer(self.pages, np.uint8)
+        self.start = page + (room - count if behind else 0)
+        self.end = self.start + count
+        self.inside[...] = poison
+        for fence in (0, page + room):
+            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(self.raw.ctypes.data + fence), page, 0) == 0
+
+    def check(self, what: str) -> None:
+        """Nothing: a write outside ends the process."""
 
 
 @dataclass
@@ -75,6 +96,23 @@ class Compiled:
 
     def run(self, feeds: Mapping[str, Array], tasks: int = 1, offset: int = 0) -> list[Array]:
         """The outputs; `feeds` by value name. `offset` misaligns every buffer (bytes)."""
+        return self._run(feeds, tasks, lambda count, poison: _Buffer(count, offset, poison))
+
+    def check_fences(self, feeds: Mapping[str, Array], tasks: int = 1) -> None:
+        """AssertionError if the kernel reads or writes outside of its buffers. Runs it in a child process."""
+        for behind in (False, True):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    self._run(feeds, tasks, lambda count, poison, behind=behind: _Fenced(count, poison, behind))
+                    code = 0
+                finally:
+                    os._exit(code)
+            _, status = os.waitpid(child, 0)
+            assert status == 0, f"memory {'behind' if behind else 'before'} a buffer was touched ({status})"
+
+    def _run(self, feeds: Mapping[str, Array], tasks: int, buffer: Callable[[int, int], _Buffer]) -> list[Array]:
         kernel = self.kernel
         values = dict(self.lowered.inputs)
         binding: dict[str, int] = {}
@@ -85,14 +123,14 @@ class Compiled:
         sources = [np.ascontiguousarray(feeds[values[slot].name]) for slot in kernel.slots]
         operands = []
         for array in sources:
-            operands.append(_Buffer(array.nbytes, offset, 0))
+            operands.append(buffer(array.nbytes, 0))
             operands[-1].inside[...] = array.reshape(-1).view(np.uint8)
         places = list(kernel.outputs)
         shapes = [tuple(d.evaluate(binding) for d in self.lowered.outputs[k].shape) for k in places]
         dtypes = [numpy_dtype(self.lowered.stored[k]) for k in places]
-        results = [_Buffer(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, offset, 0xC3)
+        results = [buffer(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 0xC3)
                    for shape, dtype in zip(shapes, dtypes, strict=True)]
-        scratch = _Buffer(kernel.scratch.evaluate(binding), 0, 0xFF)
+        scratch = _Buffer(kernel.scratch.evaluate(binding), 0, 0xFF)  # always aligned
         args = [(4, b.address) for b in (*operands, *results, scratch)]
         args += [(1, binding[s]) for s in kernel.sizes]
         extent = kernel.extent.evaluate(binding)
@@ -103,11 +141,11 @@ class Compiled:
             full = [*args, (1, begin), (1, min(begin + step, extent))]
             packed = (_Any * len(full))(*[_Any(kind, 0, value) for kind, value in full])
             assert self.entry(None, packed, len(full), ctypes.byref(_Any())) == 0
-        for k, (buffer, array) in enumerate(zip(operands, sources, strict=True)):
-            buffer.check(f"operand {k}")
-            assert np.array_equal(buffer.inside, array.reshape(-1).view(np.uint8)), f"operand {k} was changed"
-        for k, buffer in enumerate(results):
-            buffer.check(f"result {k}")
+        for k, (operand, array) in enumerate(zip(operands, sources, strict=True)):
+            operand.check(f"operand {k}")
+            assert np.array_equal(operand.inside, array.reshape(-1).view(np.uint8)), f"operand {k} was changed"
+        for k, result in enumerate(results):
+            result.check(f"result {k}")
         scratch.check("scratch")
         return [b.inside.copy().view(dtype).reshape(shape)
                 for b, shape, dtype in zip(results, shapes, dtypes, strict=True)]

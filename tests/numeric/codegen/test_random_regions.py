@@ -56,6 +56,7 @@ def check_region(call: ir.Node, function: ir.Function, graph: Graph, isa: Isa, t
     feeds = feeds_of(call, function, graph)
     width = max(a.dtype.itemsize for a in feeds.values())
     results = kernel.run({v.name or "": a for v, a in feeds.items()}, tasks, width if misaligned else 0)
+    kernel.check_fences({v.name or "": a for v, a in feeds.items()}, tasks)
     truth = evaluate(nodes, {v: widened(a) for v, a in feeds.items()}, graph.binding)
     deviations = spread(nodes, feeds, graph.binding, truth)
     for k, ours in zip(kernel.kernel.outputs, results, strict=True):
