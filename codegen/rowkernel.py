@@ -93,7 +93,7 @@ class _Emitter:
 
         Vector math is chains of dependent instructions, and a core's schedulers hold some four chains of one register
         each; wider operations interleave as many chains as it takes to keep the pipes busy. Accumulators and long
-        expressions need registers of their own, and spilling costs more than it gains. Many streams of memory need none.
+        expressions need registers of their own, and spilling costs more than it gains. Many memory streams need none.
         AVX2 has half as many registers as AVX-512.
         """
         if self.lanes == 1:
@@ -326,7 +326,10 @@ class _Emitter:
                 if not self.passes.column[id(divisor)] and not isinstance(divisor, Literal) \
                         and id(divisor) not in self.row_reciprocals:
                     self._row_reciprocal(divisor)
-            stack.extend(inst.args)
+            if isinstance(inst, Choose) and inst.var not in self.space.cols:
+                stack.append(self.chosen(inst))  # the other parts' addresses are out of range in this row
+            else:
+                stack.extend(inst.args)
 
     def row_value(self, inst: Inst) -> V:
         """A value that does not change along the columns, evaluated once a row."""
