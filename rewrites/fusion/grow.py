@@ -7,7 +7,7 @@ A view that others read too is copied into the region: it costs nothing there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from tilegraph.graph import GraphView, Reach
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.prims import Decline
 from tilegraph.rewrites.fusion.legal import Candidate, examine, work
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 
 MAX_NODES = 96
 _SLACK = 4096.0  # vector instructions: recomputing up to this much is cheaper than a value of its own
@@ -24,14 +25,14 @@ Refuse = Callable[[ir.Node, str], None]
 
 
 def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[ir.Node], bool],
-         opsets: Mapping[str, int], refuse: Refuse, pinned: Set[ir.Value] = frozenset()) -> Candidate | None:
+         verdicts: Verdicts, refuse: Refuse, pinned: Set[ir.Value] = frozenset()) -> Candidate | None:
     """The region around `seed`, or None (with the reason given to `refuse`) if the seed alone cannot be a kernel.
 
     Only nodes that are `free` join it, as members or as clones: what an earlier region took leaves the graph.
     `pinned`: values that must stay visible because clones of earlier regions read them.
     """
     try:
-        best = examine([seed], view, opsets, pinned=pinned)
+        best = examine([seed], view, verdicts, pinned=pinned)
     except Decline as reason:
         refuse(seed, reason.reason)
         return None
@@ -40,7 +41,7 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
     def alone(node: ir.Node) -> float:
         if node not in weights:
             try:
-                weights[node] = work(examine([node], view, opsets).space)
+                weights[node] = work(examine([node], view, verdicts).space)
             except Decline:
                 weights[node] = float("inf") if kind_of(node) != "view" else 0.0
         return weights[node]
@@ -61,7 +62,7 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
                 reasons[node] = "a path through other nodes leaves the region and comes back"
                 continue
             try:
-                wider = examine([*best.nodes, node], view, opsets, clones, pinned)
+                wider = examine([*best.nodes, node], view, verdicts, clones, pinned)
                 _not_wasteful(best, wider, alone(node))
             except Decline as reason:
                 reasons[node] = reason.reason

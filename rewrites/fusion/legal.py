@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -10,9 +10,9 @@ import onnx_ir as ir
 from tilegraph.cost import CostModel, RegionCost, estimate
 from tilegraph.graph import GraphView
 from tilegraph.ops.dtypes import BYTES
-from tilegraph.ops.lower import lower_region
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.ops.space import Apply, Fold, Load, Place, Space, plan, traffic
+from tilegraph.ops.space import Apply, Fold, Load, Place, Space, traffic
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
 
 MAX_INPUTS = 48
@@ -43,17 +43,17 @@ def outputs_of(nodes: Sequence[ir.Node], view: GraphView, clones: frozenset[ir.N
                  if v in view.outputs or v in pinned or any(user not in members for user in view.users(v)))
 
 
-def examine(nodes: Sequence[ir.Node], view: GraphView, opsets: Mapping[str, int],
+def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts,
             clones: frozenset[ir.Node] = frozenset(), pinned: Set[ir.Value] = frozenset()) -> Candidate:
     """The candidate, or `Decline` with the reason."""
     ordered = tuple(sorted(nodes, key=view.order.__getitem__))
     outputs = outputs_of(ordered, view, clones, pinned)
     if not outputs:
         raise Decline("nothing reads its results")
-    lowered = lower_region(ordered, outputs, opsets)
+    lowered, space = verdicts.ask(ordered, outputs)
     if len(lowered.inputs) > MAX_INPUTS:
         raise Decline(f"{len(lowered.inputs)} inputs are too many for one kernel")
-    return Candidate(ordered, outputs, lowered, plan(lowered), clones)
+    return Candidate(ordered, outputs, lowered, space, clones)
 
 
 def work(space: Space) -> float:

@@ -18,6 +18,7 @@ from tilegraph.passes import Pass, PassContext, PassResult
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.legal import Candidate, price
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 
 STAGE = "fusion"
 _CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
@@ -52,7 +53,7 @@ class RegionFusion(Pass):
     def _regions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
-        opsets = {domain or "": version for domain, version in model.opset_imports.items()}
+        verdicts = Verdicts({domain or "": version for domain, version in model.opset_imports.items()})
         taken: set[ir.Node] = set()
         refusals: dict[ir.Node, str] = {}
         found: list[Candidate] = []
@@ -64,7 +65,7 @@ class RegionFusion(Pass):
         for seed in view.nodes:
             if seed in taken or kind_of(seed) not in ("pointwise", "reduction"):
                 continue
-            region = grow(seed, view, reach, lambda n: n not in taken, opsets, note, pinned)
+            region = grow(seed, view, reach, lambda n: n not in taken, verdicts, note, pinned)
             if region is None:
                 continue
             cost = price(region, view, self.cost_model)
