@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from tilegraph.ops.broadcast import project
@@ -240,11 +241,11 @@ class _Builder:
     def _ordered_breaks(self) -> dict[Var, tuple[Dim, ...]]:
         result = {}
         for var, bounds in self.breaks.items():
-            ordered = sorted(bounds, key=lambda d: (len(d.terms), str(d)))
-            if all(d.is_static for d in bounds):
-                ordered = sorted(bounds, key=lambda d: d.value)
-            elif len(bounds) > 1:
-                ordered.sort(key=lambda d: sum(1 for o in bounds if _more(d, o)))
+            # The number of bounds below decides the order, if it is an order.
+            ordered = sorted(bounds, key=lambda d: sum(1 for o in bounds if _at_least(d, o)))
+            for low, high in pairwise(ordered):
+                if not _at_least(high, low):
+                    raise Decline(f"concatenations meet at {low} and {high}: which comes first is not known")
             result[var] = tuple(ordered)
         return result
 
