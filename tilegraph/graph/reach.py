@@ -51,15 +51,21 @@ class Reach(Generic[N]):
         return bool(self._below[self.number[a]] >> self.number[b] & 1)
 
     def contract(self, members: Collection[N]) -> None:
-        """Makes the convex set `members` one node of the quotient graph: each member reaches all that one reaches."""
+        """Makes the convex set `members` one node of the quotient graph: each member reaches all that one reaches.
+
+        Nodes that are connected to every member know everything already; in a deep model that is nearly all of them.
+        """
         above = below = 0
+        above_all = below_all = -1
         for node in members:
             k = self.number[node]
             above |= self._above[k]
             below |= self._below[k]
-        for k in _set_bits(above):
+            above_all &= self._above[k]
+            below_all &= self._below[k]
+        for k in _set_bits(above & ~above_all):
             self._below[k] |= below
-        for k in _set_bits(below):
+        for k in _set_bits(below & ~below_all):
             self._above[k] |= above
 
 
