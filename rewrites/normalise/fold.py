@@ -26,7 +26,7 @@ from tilegraph.rewrites.normalise.evaluate import CannotEvaluate, evaluable, eva
 from tilegraph.rewrites.normalise.infer.info import shape_of
 from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
 
-_GROWTH = "tilegraph.fold_growth"  # bytes added so far, kept with the model: several runs share one limit
+GROWTH_KEY = "tilegraph.fold_growth"  # bytes added so far, kept with the model: several runs share one limit
 _NODE_RECORD = 128  # bytes of a serialized node, roughly; a constant of this size adds nothing when it replaces one
 _ROUNDS = 16
 
@@ -95,12 +95,12 @@ class _Folder:
         freed, mapped = self.freed_by(node)
         size = sum(a.nbytes for a in arrays)
         added = size - freed - _NODE_RECORD
-        total: int = self.model.graph.meta.get(_GROWTH, 0) + added
+        total: int = self.model.graph.meta.get(GROWTH_KEY, 0) + added
         limit = self.context.fold_limit_bytes
         if added > 0 and (total > limit or (mapped and size > limit)):
             self.refuse(node, f"would add {added} bytes, beyond the limit of {limit} for the model")
             return False
-        self.model.graph.meta[_GROWTH] = max(total, 0)
+        self.model.graph.meta[GROWTH_KEY] = max(total, 0)
         for output, array in zip(used, arrays, strict=True):
             assert output.dtype is not None
             assert node.graph is not None
