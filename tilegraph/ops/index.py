@@ -189,6 +189,8 @@ class Ix:
         if low is not None and low < 0 and by:
             steps = -(low // by)
             quotient, remainder = quotient - steps, remainder + steps * by
+        elif found is not None and not _nonneg(found[0]):
+            quotient, remainder = Ix(), self
         return quotient, remainder, d
 
     def replace(self, mapping: Mapping[Var, Ix]) -> Ix:
@@ -271,7 +273,7 @@ def evaluate(ix: Ix, env: Callable[[Var], int], dims: Mapping[str, int]) -> int:
             value = evaluate(atom.of, env, dims) // atom.by.evaluate(dims)
         else:
             value = evaluate(atom.of, env, dims) % atom.by.evaluate(dims)
-        total += value * coef.evaluate(dims)
+        total = total + value * coef.evaluate(dims)
     return total
 
 
