@@ -36,5 +36,9 @@ check: $(STAMP)
 bench: setup $(ZOO)
 	$(BIN)/python -m models.bench
 
+# Every model there is (see tests/conformance/sweep.py): the best part of an hour.
+conformance: setup $(ZOO)
+	$(BIN)/python -m tests.conformance.sweep
+
 clean:
 	rm -rf build

@@ -1,0 +1,73 @@
+"""A fixed spread of the sweep: some of the corpus, of ONNX's node tests, every chain and every built model, small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tests.conformance.sweep import sweep, table
+from tests.conformance.sweep_cases import Case, cases, open_case
+from tilegraph.ops.lower.generators import GENERATORS
+from tilegraph.ops.lower.reductions import REDUCTIONS
+from tilegraph.ops.lower.views import VIEWS
+from tilegraph.ops.pointwise import POINTWISE
+
+WORKERS = 2
+
+
+def run(chosen: list[Case], offload: str = "all") -> list[Any]:
+    results = sweep([(case, offload) for case in chosen], WORKERS)
+    assert all(r.good for r in results), "\n" + table(results)
+    return results
+
+
+def test_chains() -> None:
+    chosen = [c for c in cases(("chains",)) if c.name.endswith("-small")]
+    assert len(chosen) > 20
+    assert all(r.status == "kernel" for r in run(chosen))
+
+
+def test_built_models() -> None:
+    chosen = [c for c in cases(("built",)) if "-small-" in c.name]
+    assert len(chosen) > 15
+    assert all(r.status == "kernel" for r in run(chosen))
+
+
+def test_corpus(corpus: Path) -> None:
+    chosen = cases(("corpus",))[::12]
+    assert len(chosen) > 20
+    results = run(chosen)
+    served = [r for r in results if r.status == "kernel"]
+    assert len(served) >= 0.9 * len(results), table(results)
+
+
+def regions_take(case: Case) -> bool:
+    """Whether every operator of the node test is one that regions take."""
+    path, _ = open_case(case)
+    operators = {(n.domain, n.op_type) for n in onnx.load(path, load_external_data=False).graph.node}
+    known = {*POINTWISE, *REDUCTIONS, *GENERATORS, *(("", name) for name in VIEWS), ("", "Constant")}
+    return operators <= known
+
+
+def test_node_tests() -> None:
+    """A third of the tests of operators that regions take, in all their forms, and a few of the others."""
+    everything = cases(("node",))
+    inside = [c for c in everything if regions_take(c)]
+    outside = [c for c in everything if c not in set(inside)]
+    results = run(inside[::3] + outside[::40])
+    counts = Counter(r.status for r in results)
+    assert counts["kernel"] > 250, counts
+    assert counts["unrunnable"] < 0.2 * len(results), counts
+
+
+def test_failures_are_found() -> None:
+    """A case that fails and one that outlives its limit are results, and not good ones."""
+    chain = next(c for c in cases(("chains",)) if c.name.endswith("-small"))
+    (late,) = sweep([(Case(chain.group, chain.name, limit=0.0), "all")], 1)
+    assert late.status == "TIMEOUT"
+    (missing,) = sweep([(Case("chains", "no_such_chain-small"), "all")], 1)
+    assert missing.status == "CRASH"
+    assert not missing.good
