@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
 from tests.conformance.sweep_cases import GROUPS, ROOT, Case, cases
@@ -119,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"[{done}/{len(jobs)}]", flush=True)
 
     results = sweep(jobs, options.jobs, report)
+    Path(options.json).parent.mkdir(parents=True, exist_ok=True)
     with open(options.json, "w", encoding="utf-8") as stream:
         json.dump([r.to_json() for r in results], stream, indent=1)
     print(table(results))
