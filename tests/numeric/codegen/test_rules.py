@@ -1,0 +1,276 @@
+"""Every lowering rule against ONNX Runtime with its optimizations off: attribute by attribute, opset by opset.
+
+Views must give the same bits. Floats that are computed may differ by 8 units of float32 at the largest magnitude of the
+output: both sides round, over at most 64 elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from tests.numeric.codegen.runner import lower, run_lowered
+from tests.unit.fusion.parse import lowered, model, proto
+from tilegraph.ops.lower import GENERATORS, REDUCTIONS, VIEWS
+from tilegraph.ops.prims import Decline
+
+Array = np.ndarray[Any, Any]
+
+
+def k(name: str, *values: int) -> str:
+    """A constant list of integers."""
+    return f"{name} = Constant<value = int64[{len(values)}] {{{', '.join(map(str, values))}}}>() "
+
+
+X = "(float[3,4,5] x) =>"
+VIEW: dict[str, tuple[int, str]] = {
+    "Reshape with 0 and -1": (14, f"{X} (float[3,20] y) {{ {k('s', 0, -1)} v = Reshape(x, s) y = Neg(v) }}"),
+    "Reshape taking an axis apart": (14, "(float[6,5] x) => (float[2,3,5] y) { n = Abs(x) " + k("s", 2, 3, 5)
+                                     + "v = Reshape(n, s) y = Neg(v) }"),
+    "Reshape across axes": (6, "(float[4,6] x) => (float[8,3] y) { n = Abs(x) " + k("s", 8, 3)
+                            + "v = Reshape(n, s) y = Neg(v) }"),
+    "Transpose": (13, f"{X} (float[4,3,5] y) {{ v = Transpose<perm=[1,0,2]>(x) y = Neg(v) }}"),
+    "Transpose without perm": (13, "(float[6,1,1] x) => (float[1,1,6] y) { v = Transpose(x) y = Neg(v) }"),
+    "Expand": (13, "(float[3,1] x) => (float[2,3,4] y) { " + k("s", 2, 3, 4) + "v = Expand(x, s) y = Neg(v) }"),
+    "Expand by a smaller shape": (13, "(float[2,3,4] x) => (float[2,3,4] y) { n = Abs(x) " + k("s", 3, 1)
+                                  + "v = Expand(n, s) y = Neg(v) }"),
+    "Slice": (13, f"{X} (float[3,2,5] y) {{ {k('b', 1)} {k('e', 3)} {k('a', 1)} v = Slice(x, b, e, a) y = Neg(v) }}"),
+    "Slice from the end": (13, f"{X} (float[3,2,5] y) {{ {k('b', -3)} {k('e', -1)} {k('a', -2)} v = Slice(x, b, e, a) "
+                           "y = Neg(v) }"),
+    "Slice beyond the end": (13, f"{X} (float[2,3,4] y) {{ {k('b', 1, 1, 1)} {k('e', 9, 99, 2**40)} v = Slice(x, b, e) "
+                             "y = Neg(v) }"),
+    "Slice with steps": (13, f"{X} (float[2,2,5] y) {{ {k('b', 0, 1)} {k('e', 3, 4)} {k('a', 0, 1)} {k('t', 2, 2)} "
+                         "v = Slice(x, b, e, a, t) y = Neg(v) }"),
+    "Slice backwards": (13, f"{X} (float[3,4,5] y) {{ {k('b', -1)} {k('e', -9)} {k('a', 0)} {k('t', -1)} "
+                        "v = Slice(x, b, e, a, t) y = Neg(v) }"),
+    "Slice backwards by two": (13, f"{X} (float[3,2,5] y) {{ {k('b', 3)} {k('e', 0)} {k('a', 1)} {k('t', -2)} "
+                               "v = Slice(x, b, e, a, t) y = Neg(v) }"),
+    "Slice backwards from beyond": (13, f"{X} (float[3,3,5] y) {{ {k('b', 77)} {k('e', 0)} {k('a', 1)} {k('t', -1)} "
+                                    "v = Slice(x, b, e, a, t) y = Neg(v) }"),
+    "Slice by attributes": (9, f"{X} (float[3,2,5] y) {{ v = Slice<starts=[1], ends=[-1], axes=[1]>(x) y = Neg(v) }}"),
+    "Split": (13, f"{X} (float[3,1,5] y, float[3,3,5] z) {{ {k('s', 1, 3)} a, b = Split<axis=1>(x, s) "
+              "m = Sub(b, a) y = Neg(a) z = Neg(m) }".replace("(float[3,1,5] y, float[3,3,5] z)", "(float[3,3,5] z)")
+              .replace("y = Neg(a) ", "")),
+    "Split into unequal parts": (18, "(float[2,7] x) => (float[2,1] z) { a, b, c = Split<axis=-1, num_outputs=3>(x) "
+                                 + k("e", 1) + "s = ReduceSum(a, e) t = ReduceMax(b, e) m = Add(s, t) z = Add(m, c) }"),
+    "Split in equal parts": (13, "(float[2,8] x) => (float[2,4] y) { a, b = Split<axis=-1>(x) y = Sub(a, b) }"),
+    "Split by attribute": (11, "(float[2,8] x) => (float[2,4] y) { a, b = Split<axis=1, split=[4,4]>(x) y = Sub(a, b) }"),
+    "Concat along rows": (13, "(float[2,5] x, float[3,5] z) => (float[5,5] y) { c = Concat<axis=0>(x, z) y = Neg(c) }"),
+    "Concat along columns": (13, "(float[2,5] x, float[2,3] z) => (float[2,8] y) { c = Concat<axis=-1>(x, z) y = Neg(c) }"),
+    "Concat of one": (13, "(float[2,5] x) => (float[2,5] y) { c = Concat<axis=0>(x) y = Neg(c) }"),
+    "Squeeze": (13, "(float[1,3,1,5] x) => (float[3,1,5] y) { " + k("a", 0) + "v = Squeeze(x, a) y = Neg(v) }"),
+    "Squeeze of every 1": (13, "(float[1,3,1,5] x) => (float[3,5] y) { v = Squeeze(x) y = Neg(v) }"),
+    "Squeeze by attribute": (11, "(float[1,3,1,5] x) => (float[1,3,5] y) { v = Squeeze<axes=[-2]>(x) y = Neg(v) }"),
+    "Unsqueeze": (13, "(float[3,5] x) => (float[3,1,5,1] y) { " + k("a", 1, -1) + "v = Unsqueeze(x, a) y = Neg(v) }"),
+    "Unsqueeze by attribute": (11, "(float[3,5] x) => (float[1,3,5] y) { v = Unsqueeze<axes=[0]>(x) y = Neg(v) }"),
+    "Flatten": (13, f"{X} (float[3,20] y) {{ v = Flatten(x) y = Neg(v) }}"),
+    "Flatten at 0": (13, f"{X} (float[1,60] y) {{ v = Flatten<axis=0>(x) y = Neg(v) }}"),
+    "Flatten from the end": (13, f"{X} (float[12,5] y) {{ v = Flatten<axis=-1>(x) y = Neg(v) }}"),
+    "Gather of one": (13, f"{X} (float[3,5] y) {{ i = Constant<value_int=2>() v = Gather<axis=1>(x, i) y = Neg(v) }}"),
+    "Gather from the end": (13, f"{X} (float[3,5] y) {{ i = Constant<value_int=-1>() v = Gather<axis=-2>(x, i) "
+                            "y = Neg(v) }"),
+    "Gather of a range": (13, f"{X} (float[3,3,5] y) {{ {k('i', 3, 2, 1)} v = Gather<axis=1>(x, i) y = Neg(v) }}"),
+    "Gather of a table": (13, f"{X} (float[3,2,2,5] y) {{ i = Constant<value = int64[2,2] {{0, 1, 2, -1}}>() "
+                          "v = Gather<axis=1>(x, i) y = Neg(v) }"),
+    "Range": (11, "(int64[6] x) => (int64[6] y) <int64[6] r> { b = Constant<value_int=5>() e = Constant<value_int=-7>() "
+              "d = Constant<value_int=-2>() r = Range(b, e, d) y = Add(x, r) }"),
+    "Range of int32": (11, "(int32[4] x) => (int32[4] y) { b = Constant<value = int32 {1}>() e = Constant<value = int32 {9}>() "
+                       "d = Constant<value = int32 {2}>() r = Range(b, e, d) y = Add(x, r) }"),
+    "ConstantOfShape": (9, "(float[2,3] x) => (float[2,3] y) { " + k("s", 2, 3)
+                        + "c = ConstantOfShape<value = float[1] {2.5}>(s) y = Mul(x, c) }"),
+    "ConstantOfShape without a value": (9, "(float[2,3] x) => (float[2,3] y) { " + k("s", 2, 3)
+                                        + "c = ConstantOfShape(s) y = Mul(x, c) }"),
+    "Trilu": (14, f"{X} (float[3,4,5] y) {{ y = Trilu(x) }}"),
+    "Trilu above the diagonal": (14, f"{X} (float[3,4,5] y) {{ i = Constant<value_int=1>() y = Trilu(x, i) }}"),
+    "Trilu below": (14, f"{X} (float[3,4,5] y) {{ i = Constant<value_int=-1>() y = Trilu<upper=0>(x, i) }}"),
+    "Trilu of bool": (14, "(bool[5,5] x) => (bool[5,5] y) { y = Trilu<upper=0>(x) }"),
+    "EyeLike": (9, "(float[4,6] x) => (float[4,6] y) { e = EyeLike<k=1>(x) y = Add(e, x) }"),
+    "EyeLike of another dtype": (9, "(float[4,6] x, int64[4,6] z) => (int64[4,6] y) { e = EyeLike<dtype=7, k=-2>(x) "
+                                 "y = Add(e, z) }"),
+}
+
+R = "(float[2,3,7] x) =>"
+
+
+def reduced(op: str, kept: str, keepdims: int, axes: tuple[int, ...] | None, attribute: bool, **attrs: int) -> str:
+    shown = {"keepdims": keepdims, **attrs}
+    if attribute and axes is not None:
+        text = ", ".join([f"axes=[{', '.join(map(str, axes))}]", *(f"{a}={v}" for a, v in shown.items())])
+        return f"{R} (float[{kept}] y) {{ p = Abs(x) y = {op}<{text}>(p) }}"
+    text = ", ".join(f"{a}={v}" for a, v in shown.items())
+    listed = "" if axes is None else k("a", *axes)
+    return f"{R} (float[{kept}] y) {{ p = Abs(x) {listed} y = {op}<{text}>(p{'' if axes is None else ', a'}) }}"
+
+
+REDUCES = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+           "ReduceLogSum", "ReduceLogSumExp")
+FLOAT: dict[str, tuple[int, str]] = {}
+for _op in REDUCES:
+    FLOAT |= {
+        f"{_op} over the last": (18, reduced(_op, "2,3,1", 1, (-1,), False)),
+        f"{_op} over two, dropped": (18, reduced(_op, "2", 0, (1, 2), False)),
+        f"{_op} by attribute": (11, reduced(_op, "2,1,1", 1, (2, -2), True)),
+    }
+FLOAT |= {
+    "ReduceSum over all": (13, "(float[2,3,7] x) => (float[1,1,1] s, float[2,3,7] y) { s = ReduceSum(x) y = Sub(x, s) }"
+                           .replace("float[1,1,1] s, ", "")),
+    "ReduceSum of nothing": (13, "(float[2,3,7] x) => (float[2,3,7] y) { s = ReduceSum<noop_with_empty_axes=1>(x) "
+                             "y = Sub(x, s) }"),
+    "ReduceMean of nothing": (18, "(float[2,3,7] x) => (float[2,3,7] y) { s = ReduceMean<noop_with_empty_axes=1>(x) "
+                              "y = Add(x, s) }"),
+    "ReduceL2 of nothing": (18, "(float[2,3,7] x) => (float[2,3,7] y) { s = ReduceL2<noop_with_empty_axes=1>(x) "
+                            "y = Add(x, s) }"),
+    "ReduceMax over extents of 1": (18, "(float[4,6,1] x) => (float[4,1,1] y) { " + k("a", 1)
+                                    + "m = ReduceMax(x, a) y = Neg(m) }"),
+    "Softmax flattens": (11, f"{R} (float[2,3,7] y) {{ y = Softmax<axis=1>(x) }}"),
+    "Softmax flattens by default": (11, f"{R} (float[2,3,7] y) {{ y = Softmax(x) }}"),
+    "Softmax of the last axis": (13, f"{R} (float[2,3,7] y) {{ y = Softmax(x) }}"),
+    "LogSoftmax flattens": (11, f"{R} (float[2,3,7] y) {{ y = LogSoftmax<axis=1>(x) }}"),
+    "LogSoftmax of the last axis": (13, f"{R} (float[2,3,7] y) {{ y = LogSoftmax<axis=2>(x) }}"),
+    "LayerNormalization": (17, "(float[2,3,7] x, float[7] s, float[7] b) => (float[2,3,7] y) { "
+                           "y = LayerNormalization<epsilon=0.001>(x, s, b) }"),
+    "LayerNormalization over two axes": (17, "(float[2,3,7] x, float[3,7] s) => (float[2,3,7] y) { "
+                                         "y = LayerNormalization<axis=-2>(x, s) }"),
+    "LayerNormalization with mean and deviation": (17, "(float[2,3,7] x, float[7] s, float[7] b) => (float[2,3,7] y, "
+                                                   "float[2,3,1] m, float[2,3,1] d) { y, m, d = "
+                                                   "LayerNormalization(x, s, b) }"),
+    "SimplifiedLayerNormalization": (17, "(float[2,3,7] x, float[7] s) => (float[2,3,7] y) { "
+                                     "y = SimplifiedLayerNormalization<axis=-1, epsilon=0.01, stash_type=1>(x, s) }"),
+    "RMSNormalization": (23, "(float[2,3,7] x, float[7] s) => (float[2,3,7] y) { y = RMSNormalization<epsilon=0.01>(x, s) }"),
+    "SkipLayerNormalization": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s, float[7] b, float[7] c) => "
+                               "(float[2,3,7] y, float[2,3,7] t) { y, , , t = com.microsoft.SkipLayerNormalization"
+                               "<epsilon=0.001>(x, z, s, b, c) }"),
+    "SkipSimplifiedLayerNormalization": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s) => (float[2,3,7] y) { "
+                                         "y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon=0.001>(x, z, s) }"),
+    "InstanceNormalization": (6, "(float[2,3,4,5] x, float[3] s, float[3] b) => (float[2,3,4,5] y) { "
+                              "y = InstanceNormalization<epsilon=0.01>(x, s, b) }"),
+    "GroupNormalization of 21": (21, "(float[2,4,3,5] x, float[4] s, float[4] b) => (float[2,4,3,5] y) { "
+                                 "y = GroupNormalization<num_groups=2>(x, s, b) }"),
+    "GroupNormalization of 18": (18, "(float[2,4,3,5] x, float[2] s, float[2] b) => (float[2,4,3,5] y) { "
+                                 "y = GroupNormalization<num_groups=2>(x, s, b) }"),
+    "BatchNormalization": (15, "(float[2,3,4,5] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4,5] y) "
+                           "{ w = Abs(v) y = BatchNormalization<epsilon=0.01>(x, s, b, m, w) }"),
+    "BatchNormalization of a matrix": (9, "(float[4,6] x, float[6] s, float[6] b, float[6] m, float[6] v) => "
+                                       "(float[4,6] y) { w = Abs(v) y = BatchNormalization(x, s, b, m, w) }"),
+    "GlobalAveragePool": (1, "(float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalAveragePool(x) }"),
+    "GlobalMaxPool": (1, "(float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalMaxPool(x) }"),
+    "LpNormalization": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization(x) }}"),
+    "LpNormalization by sums": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization<p=1, axis=2>(x) }}"),
+    "ReduceSum of int32": (13, "(int32[3,9] x) => (int32[3,1] y) { " + k("a", 1) + "y = ReduceSum(x, a) }"),
+    "ReduceSum of int64": (13, "(int64[3,9] x) => (int64[3,1] y) { " + k("a", 1) + "y = ReduceSum(x, a) }"),
+    "ReduceMax of int8": (18, "(int8[3,9] x) => (int8[3,1] y) { " + k("a", 1) + "y = ReduceMax(x, a) }"),
+    "ReduceMin of uint8": (18, "(uint8[3,9] x) => (uint8[3,1] y) { " + k("a", 1) + "y = ReduceMin(x, a) }"),
+    "ReduceProd of int64": (18, "(int64[3,9] x) => (int64[3,1] y) { " + k("a", 1) + "y = ReduceProd(x, a) }"),
+    "ReduceMean of double": (18, "(double[3,9] x) => (double[3,1] y) { " + k("a", 1) + "y = ReduceMean(x, a) }"),
+}
+
+
+def contents(dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if dtype == bool:
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return rng.integers(0 if dtype.kind == "u" else -9, 10, shape).astype(dtype)
+    return rng.normal(size=shape).astype(dtype)
+
+
+def both(text: str, opset: int) -> list[tuple[Array, Array]]:
+    """(ours, ONNX Runtime's) for every output."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(proto(text, opset).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    made = model(text, opset)
+    rng = np.random.default_rng(len(text))
+    feeds = {v.name or "": contents(v.dtype.numpy(), tuple(v.shape), rng)  # type: ignore[union-attr,arg-type]
+             for v in made.graph.inputs}
+    theirs = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+    ours, kernel, _ = run_lowered(lower(list(made.graph), list(made.graph.outputs), opset), feeds, tasks=2)
+    assert len(kernel.outputs) == len(theirs)
+    return [(array, theirs[at]) for array, at in zip(ours, kernel.outputs, strict=True)]
+
+
+@pytest.mark.parametrize("name", VIEW)
+def test_views_and_generators_give_the_same_bits(name: str) -> None:
+    opset, text = VIEW[name]
+    for ours, theirs in both(text, opset):
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", FLOAT)
+def test_reductions_agree(name: str) -> None:
+    opset, text = FLOAT[name]
+    for ours, theirs in both(text, opset):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        if ours.dtype.kind in "iu":
+            assert np.array_equal(ours, theirs)
+        else:
+            bound = 8 * float(np.finfo(ours.dtype).eps) * float(np.abs(theirs).max())
+            assert np.abs(ours.astype(np.float64) - theirs).max() <= bound
+
+
+def test_a_zero_row_has_no_lp_norm() -> None:
+    made = model("(float[2,4] x) => (float[2,4] y) { y = LpNormalization(x) }", 13)
+    x = np.array([[0, 0, 0, 0], [3, 0, 4, 0]], np.float32)
+    (ours,), _, _ = run_lowered(lower(list(made.graph), list(made.graph.outputs), 13), {"x": x})
+    assert np.allclose(ours, [[0, 0, 0, 0], [0.6, 0, 0.8, 0]], rtol=2e-7, atol=0)
+
+
+def test_every_rule_is_here() -> None:
+    text = " ".join(t for _, t in (*VIEW.values(), *FLOAT.values()))
+    for op in (*VIEWS, *(op for _, op in REDUCTIONS), *(op for _, op in GENERATORS)):
+        assert f"{op}(" in text or f"{op}<" in text, f"no test of {op}"
+
+
+DECLINED = {
+    "unknown number of elements": (14, "(float[N,4] x, int64[2] s) => (float[M,K] y) { y = Reshape(x, s) }",
+                                   "cannot show that"),
+    "Expand of unequal": (13, "(float[N] x, int64[1] s) => (float[M] y) { y = Expand(x, s) }",
+                          "extents N and M are not equal for certain"),
+    "Slice by values": (13, "(float[8] x, int64[1] b, int64[1] e) => (float[4] y) { y = Slice(x, b, e) }",
+                        "input 1 of Slice is not constant"),
+    "Slice of a symbol": (13, f"(float[N] x) => (float[M] y) {{ {k('b', 0)} {k('e', 3)} y = Slice(x, b, e) }}",
+                          "a slice of the symbolic extent N"),
+    "Split of a symbol": (13, "(float[N] x) => (float[A] y, float[B] z) { y, z = Split<axis=0>(x) }",
+                          "Split of the symbolic extent N"),
+    "Concat of unequal": (13, "(float[N,4] x, float[M,4] z) => (float[N,8] y) { y = Concat<axis=1>(x, z) }",
+                          "extents N and M of axis 0 are not equal for certain"),
+    "Squeeze of a symbol": (13, f"(float[N,4] x) => (float[4] y) {{ {k('a', 0)} y = Squeeze(x, a) }}",
+                            "a squeezed dim is not 1 for certain"),
+    "Gather by values": (13, "(float[8] x, int64 i) => (float y) { y = Gather(x, i) }", "indices that are not constant"),
+    "Gather of odd places": (13, f"(float[8] x) => (float[3] y) {{ {k('i', 0, 1, 3)} y = Gather(x, i) }}",
+                             "not evenly spaced"),
+    "Gather of one place thrice": (13, f"(float[8] x) => (float[3] y) {{ {k('i', 2, 2, 2)} y = Gather(x, i) }}",
+                                   "not evenly spaced"),
+    "reduction in the middle": (18, f"{R} (float[2,1,7] y) {{ {k('a', 1)} y = ReduceSum(x, a) }}", "not the last ones"),
+    "reduction by values": (18, f"(float[2,3] x, int64[1] a) => (float[2,1] y) {{ y = ReduceSum(x, a) }}",
+                            "input 1 of ReduceSum is not constant"),
+    "mean of integers": (18, f"(int64[2,3] x) => (int64[2,1] y) {{ {k('a', 1)} y = ReduceMean(x, a) }}",
+                         "ReduceMean of integers"),
+    "max of bool": (20, f"(bool[2,3] x) => (bool[2,1] y) {{ {k('a', 1)} y = ReduceMax(x, a) }}", "a reduction of bool"),
+    "softmax in the middle": (13, f"{R} (float[2,3,7] y) {{ y = Softmax<axis=1>(x) }}", "not the last ones"),
+    "training": (15, "(float[2,3] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3] y, float[3] p, "
+                 "float[3] q) { y, p, q = BatchNormalization<training_mode=1>(x, s, b, m, v) }", "training mode"),
+    "channels that no group holds": (21, "(float[2,5,3] x, float[5] s, float[5] b) => (float[2,5,3] y) { "
+                                     "y = GroupNormalization<num_groups=2>(x, s, b) }", "5 channels in 2 groups"),
+    "a deviation that is read": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s) => (float[2,3,7] y, float[2,3,1] m) "
+                                 "{ y, m = com.microsoft.SkipLayerNormalization(x, z, s) }",
+                                 "the mean or deviation output of a skip normalisation is used"),
+    "Range of floats": (11, "(float[4] x) => (float[4] y) <float[4] r> { b = Constant<value_float=0.0>() e = Constant<value_float=4.0>() "
+                        "d = Constant<value_float=1.0>() r = Range(b, e, d) y = Add(x, r) }", "Range of floats"),
+    "Range by values": (11, "(int64 b, int64 e, int64 d, int64[N] x) => (int64[N] y) { r = Range(b, e, d) y = Add(x, r) }",
+                        "a start or a step that is not constant"),
+    "log of sums of integers": (18, f"(int64[2,3] x) => (int64[2,1] y) {{ {k('a', 1)} y = ReduceLogSumExp(x, a) }}",
+                                "of integers"),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_rules_decline_with_the_reason(name: str) -> None:
+    opset, text, reason = DECLINED[name]
+    with pytest.raises(Decline, match=reason):
+        lowered(text, opset)
