@@ -1,4 +1,4 @@
-"""Every decision about a model, from a dry run or from a folder's manifest."""
+"""Every decision about a model, from a dry run or from a folder's report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilegraph.errors import InputError
-from tilegraph.spec.artifact import MANIFEST_FILE
+from tilegraph.spec.artifact import MANIFEST_FILE, REPORT_FILE
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Explanation:
 def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
             disable: Collection[str] = (), mcpu: str | None = None, progress: Any = None) -> Explanation:
     """What tilegraph does, or did, with `model`: an .onnx file (optimized without writing anything) or a .tilegraph
-    folder (its manifest's report; the other arguments do not apply).
+    folder (its report.json; the other arguments do not apply).
 
     Raises InputError for what is neither.
     """
@@ -48,21 +48,20 @@ def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] |
 
 def report_of(optimized: Any) -> dict[str, Any]:
     """The report of an OptimizedModel: its summary's fields and all decisions."""
-    decisions = [{"stage": d.stage, "subject": d.subject, "op": d.op, "taken": d.taken, "reason": d.reason,
-                  **({"data": d.data} if d.data else {})} for d in optimized.diagnostics]
-    return {**optimized.summary.to_json(), "decisions": decisions}
+    return {**optimized.summary.to_json(), "decisions": optimized.diagnostics.to_json()}
 
 
 def _from_folder(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST_FILE
+    if not (folder / MANIFEST_FILE).is_file():
+        raise InputError(f"{folder}: not a tilegraph folder (it has no {MANIFEST_FILE})")
+    path = folder / REPORT_FILE
+    again = "make the folder again with `tilegraph optimize`"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(f"{folder}: not a tilegraph folder (it has no {MANIFEST_FILE})") from error
+        raise InputError(f"{folder}: has no {REPORT_FILE}; {again}") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not readable as JSON ({error}); make the folder again with `tilegraph "
-                         "optimize`") from error
-    report = manifest.get("report") if isinstance(manifest, dict) else None
+        raise InputError(f"{path}: not readable as JSON ({error}); {again}") from error
     if not isinstance(report, dict) or not report:
-        raise InputError(f"{path}: has no report; make the folder again with `tilegraph optimize`")
+        raise InputError(f"{path}: holds no report; {again}")
     return {"decisions": [], **report}

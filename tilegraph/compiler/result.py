@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,10 @@ class OptimizedModel:
         """The rewritten model before emission: composites have bodies, so any ONNX Runtime runs it."""
         return self._portable()
 
+    def report(self) -> dict[str, Any]:
+        """The summary's fields and `decisions`, every one that was taken or refused, as docs/json.md says."""
+        return {**self.summary.to_json(), "decisions": self.diagnostics.to_json()}
+
     def save(self, path: str | Path, *, force: bool = False, embed: bool = False, portable: bool = False) -> Path:
         """Writes the folder `path` (with `embed` one .onnx file), whole or not at all, and returns it.
 
@@ -71,8 +75,10 @@ class OptimizedModel:
         with tempfile.TemporaryDirectory(prefix="tilegraph-") as folder:
             library = Path(folder) / self.manifest.library.file
             library.write_bytes(self._library)
+            report = {**self.report(), "seconds": {}}  # without times: the same model gives the same folder
+            manifest = replace(self.manifest, report=report)
             sources = [Path(self.source)] if isinstance(self.source, (str, Path)) else []
-            return write_folder(Path(path), self.model, self.manifest, library, force=force, embed=embed,
+            return write_folder(Path(path), self.model, manifest, library, force=force, embed=embed,
                                 portable=self.portable if portable else None, sources=sources)
 
     def session(self, threads: int | None = None) -> onnxruntime.InferenceSession:

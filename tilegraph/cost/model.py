@@ -23,7 +23,8 @@ _MIN_RATIO = 1.08
 _ORT_ELEMENT = 0.02
 _ORT_OPS = {
     "Abs": 0.0, "Add": 0.0, "And": 0.03, "Cast": 0.05, "Clip": 0.02, "Concat": 0.04, "Cos": 1.1, "Div": 0.05,
-    "Equal": 0.1, "Erf": 0.24, "Exp": 0.05, "Expand": 0.03, "Floor": 0.18, "Gelu": 0.33, "BiasGelu": 0.4, "FastGelu": 0.4,
+    "Equal": 0.1, "Erf": 0.24, "Exp": 0.05, "Expand": 0.03, "Floor": 0.18, "Gelu": 0.33, "BiasGelu": 0.4,
+    "FastGelu": 0.4,
     "Greater": 0.1, "GreaterOrEqual": 0.1, "HardSigmoid": 0.03, "HardSwish": 0.16, "LayerNormalization": 0.28,
     "RMSNormalization": 0.2, "SkipLayerNormalization": 0.3, "GroupNormalization": 0.35, "InstanceNormalization": 0.3,
     "Less": 0.1, "LessOrEqual": 0.1, "Log": 1.3, "LogSoftmax": 0.3, "Max": 0.05, "Min": 0.05, "Mish": 15.0, "Mod": 1.0,

@@ -39,5 +39,10 @@ class Diagnostics:
     def __iter__(self) -> Iterator[Decision]:
         return iter(self._decisions)
 
+    def to_json(self) -> list[dict[str, Any]]:
+        """Every decision as {stage, subject, op, taken, reason} and, where there is more, `data`."""
+        return [{"stage": d.stage, "subject": d.subject, "op": d.op, "taken": d.taken, "reason": d.reason,
+                 **({"data": d.data} if d.data else {})} for d in self]
+
     def of(self, stage: str, *, taken: bool | None = None) -> list[Decision]:
         return [d for d in self._decisions if d.stage == stage and (taken is None or d.taken == taken)]

@@ -18,10 +18,18 @@ from tilegraph.emit.context import bind_embedded, bind_to_folder, context_nodes
 from tilegraph.emit.selfcontained import graphs, inline_attributes, serialize
 from tilegraph.emit.staging import disk_problem, publish, staging
 from tilegraph.errors import InputError, InternalError, UsageError
-from tilegraph.spec.artifact import DATA_FILE, EP_NAME, MANIFEST_FILE, MODEL_FILE, PORTABLE_FILE, Manifest
+from tilegraph.spec.artifact import (
+    DATA_FILE,
+    EP_NAME,
+    MANIFEST_FILE,
+    MODEL_FILE,
+    PORTABLE_FILE,
+    REPORT_FILE,
+    Manifest,
+)
 
 _LIBRARY = re.compile(r"kernels\.[A-Za-z0-9_.+-]+\.so")
-_OURS = frozenset({MANIFEST_FILE, MODEL_FILE, DATA_FILE, PORTABLE_FILE, PORTABLE_FILE + ".data"})
+_OURS = frozenset({MANIFEST_FILE, MODEL_FILE, DATA_FILE, PORTABLE_FILE, PORTABLE_FILE + ".data", REPORT_FILE})
 _MAX_MANIFEST = 1 << 28  # bytes; a file larger than this is not read just to see whether it is a manifest
 _CHUNK = 1 << 22
 
@@ -112,6 +120,7 @@ def _fill(folder: Path, model: ir.Model, manifest: Manifest, library: Path | Non
     if portable is not None:
         with inline_attributes(portable):
             io.save(portable, folder / PORTABLE_FILE)
+    (folder / REPORT_FILE).write_bytes(text.report_to_bytes(manifest.report))
     (folder / MANIFEST_FILE).write_bytes(content)
 
 

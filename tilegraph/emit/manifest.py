@@ -21,13 +21,21 @@ _OPERATIONS = frozenset({"//", "%", "min", "max"})
 def to_bytes(manifest: Manifest) -> bytes:
     """The file's content. Equal manifests give equal bytes.
 
-    Raises `InternalError` if the report holds what JSON cannot, such as a NaN.
+    Raises `InternalError` if it holds what JSON cannot, such as a NaN.
     """
     try:
         text = _pretty(manifest.to_json(), "", 0)
     except (TypeError, ValueError) as error:
         raise InternalError(f"the manifest cannot be written as JSON: {error}") from error
     return (text + "\n").encode()
+
+
+def report_to_bytes(report: dict[str, Any]) -> bytes:
+    """report.json's content. Raises `InternalError` as `to_bytes`."""
+    try:
+        return (_pretty(report, "", 0) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise InternalError(f"the report cannot be written as JSON: {error}") from error
 
 
 def _pretty(value: Any, indent: str, taken: int) -> str:

@@ -17,6 +17,7 @@ ARENA_ALIGNMENT = 64  # bytes
 
 EP_NAME = "TileGraphExecutionProvider"
 MANIFEST_FILE = "manifest.json"
+REPORT_FILE = "report.json"
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
 PORTABLE_FILE = "portable.onnx"
@@ -133,7 +134,10 @@ class Library:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that manifest.json holds. `programs` is keyed by the EPContext node's `partition_name`."""
+    """All that manifest.json holds. `programs` is keyed by the EPContext node's `partition_name`.
+
+    `report`, what was decided and why, goes into report.json beside it: the serving side has no use for it.
+    """
 
     target: str
     library: Library
@@ -146,7 +150,7 @@ class Manifest:
         return {"format": MANIFEST_FORMAT, "abi": KERNEL_ABI, "target": self.target,
                 "library": self.library.to_json(),
                 "partitions": {k: p.to_json() for k, p in self.programs.items()},
-                "model_sha256": self.model_sha256, "tools": self.tools, "report": self.report}
+                "model_sha256": self.model_sha256, "tools": self.tools}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Manifest:
@@ -154,4 +158,4 @@ class Manifest:
         return Manifest(data["target"],
                         Library(lib["file"], lib["sha256"], lib["bytes"], lib["isa"], tuple(lib["features"])),
                         {k: Program.from_json(p) for k, p in data["partitions"].items()},
-                        data["model_sha256"], data["tools"], data.get("report", {}))
+                        data["model_sha256"], data["tools"])

@@ -53,7 +53,7 @@ def test_what_is_in_the_folder(tmp_path: Path, emitted: tuple[ir.Model, Manifest
     out = tmp_path / "m.tilegraph"
     assert write_folder(out, *emitted) == out
     found = listing(out)
-    assert set(found) == {"model.onnx", "model.onnx.data", "kernels.cpu.so", "manifest.json"}
+    assert set(found) == {"model.onnx", "model.onnx.data", "kernels.cpu.so", "manifest.json", "report.json"}
     assert found["kernels.cpu.so"] == LIBRARY
     assert read_folder(out) == emitted[1]
     proto = onnx.load(out / "model.onnx", load_external_data=False)
@@ -95,7 +95,7 @@ def test_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         emit(model, parts)
         write_folder(tmp_path / name, model, manifest(parts), library_file(tmp_path), portable=chain())
     assert listing(tmp_path / "one") == listing(tmp_path / "two")
-    assert set(listing(tmp_path / "one")) == {"model.onnx", "model.onnx.data", "kernels.cpu.so", "manifest.json",
+    assert set(listing(tmp_path / "one")) == {"model.onnx", "model.onnx.data", "kernels.cpu.so", "manifest.json", "report.json",
                                               "portable.onnx", "portable.onnx.data"}
     onnx.checker.check_model(tmp_path / "one" / "portable.onnx")
 
@@ -208,7 +208,7 @@ def test_an_earlier_result_is_replaced(tmp_path: Path, emitted: tuple[ir.Model, 
     out = tmp_path / "out"
     write_folder(out, *emitted, portable=chain())
     write_folder(out, *emitted)
-    assert set(listing(out)) == {"model.onnx", "model.onnx.data", "kernels.cpu.so", "manifest.json"}
+    assert set(listing(out)) == {"model.onnx", "model.onnx.data", "kernels.cpu.so", "manifest.json", "report.json"}
     write_folder(tmp_path / "one.onnx", *emitted, embed=True)
     write_folder(tmp_path / "one.onnx", *emitted, embed=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["built.so", "one.onnx", "out"]

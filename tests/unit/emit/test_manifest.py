@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def sample(**report: Any) -> Manifest:
 
 def test_round_trip() -> None:
     found = sample(regions=3, seconds={"fuse": 0.5}, refusals=[{"node": "n", "reason": "too small"}])
-    assert text.from_bytes(text.to_bytes(found), "here") == found
+    assert text.from_bytes(text.to_bytes(found), "here") == replace(found, report={})  # which is a file of its own
 
 
 def test_it_is_readable_and_compact() -> None:
@@ -50,14 +51,14 @@ json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats
 
 @given(st.dictionaries(st.text(max_size=30), json_values, max_size=6))
 def test_the_pretty_form_is_json(report: dict[str, Any]) -> None:
-    data = text.to_bytes(sample(**{"report": report}))
-    assert json.loads(data)["report"]["report"] == report
+    data = text.report_to_bytes({"report": report})
+    assert json.loads(data)["report"] == report
 
 
 def test_a_report_that_is_not_json() -> None:
     for bad in (float("nan"), {1, 2}):
         with pytest.raises(InternalError, match="cannot be written as JSON"):
-            text.to_bytes(sample(bad=bad))
+            text.report_to_bytes({"bad": bad})
 
 
 def changed(path: str, value: Any) -> bytes:
@@ -89,7 +90,6 @@ CALL = "partitions/p0/calls/0"
     ("library/bytes", "many", "damaged"),
     ("target", 3, "wrong type"),
     ("tools", ["a"], "wrong type"),
-    ("report", 1, "wrong type"),
     ("partitions", 4, "damaged"),
     (f"{CALL}/symbol", "tg ab", "not a symbol"),
     (f"{CALL}/args/0", ["stack", 0], "slot kind 'stack'"),

@@ -1,4 +1,4 @@
-"""Explaining a folder from its manifest."""
+"""Explaining a folder from its report."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from tilegraph.explain import explain
 
 
 def test_a_folder_s_report(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps({"report": {"model": "m", "regions": 3}}))
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "report.json").write_text(json.dumps({"model": "m", "regions": 3}))
     found = explain(tmp_path)
     assert found.to_json() == {"model": "m", "regions": 3, "decisions": []}
     assert tilegraph.explain(tmp_path).decisions == []
 
 
 @pytest.mark.parametrize(("content", "told"), [
-    (None, "not a tilegraph folder"), ("{", "not readable as JSON"), ("[]", "has no report"), ("{}", "has no report"),
+    (None, "has no report.json"), ("{", "not readable as JSON"), ("[]", "holds no report"), ("{}", "holds no report"),
 ])
 def test_folders_without_a_report(tmp_path: Path, content: str | None, told: str) -> None:
+    with pytest.raises(InputError, match="not a tilegraph folder"):
+        explain(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
     if content is not None:
-        (tmp_path / "manifest.json").write_text(content)
+        (tmp_path / "report.json").write_text(content)
     with pytest.raises(InputError, match=told):
         explain(tmp_path)
 
