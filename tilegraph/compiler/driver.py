@@ -67,6 +67,9 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     with run.stage("passes"):
         pipeline.run(graph, context)
     summary.regions = len(run.diagnostics.of("fusion", taken=True))
+    summary.attentions = [
+        {"name": d.subject, "taken": d.taken, "kind": d.data.get("kind", ""), "density": d.data.get("density"),
+         "reason": d.reason} for d in run.diagnostics.of("attention")]
     store = KernelStore(isa, KernelCache(cache_dir, diagnostics=run.diagnostics), _dumper(dump))
     with run.stage("partition"):
         groups = [(g, members) for g in all_graphs(graph.graph) for members in group(g, DOMAIN)]
@@ -89,9 +92,6 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     summary.engines = _engines(graph)
     summary.refusals = [{"node": d.subject, "op": d.op, "reason": d.reason} for d in run.diagnostics if not d.taken]
     summary.seconds = dict(run.diagnostics.seconds)
-    if manifest is not None:
-        manifest.report.update(summary.to_json())
-        manifest.report["seconds"] = {}  # the same model gives the same folder
     return OptimizedModel(model, graph, summary, run.diagnostics, manifest, library, lambda: rewritten)
 
 
