@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +11,18 @@ from typing import Any
 from tilegraph.codegen.cache import KernelCache, kernel_key
 from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.version import GENERATOR, TVM_VERSION
+from tilegraph.ops.attention import plan_attention
 from tilegraph.ops.prims import Lowered, signature
 from tilegraph.ops.space import plan
 from tilegraph.spec.dims import Dim
 
 _SEPARATOR = b"\n"
+
+# By kind of composite: what plans the kernel, and the module whose `generate` emits it.
+_GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
+    "Region": (plan, "tilegraph.codegen.rowkernel"),
+    "Attention": (plan_attention, "tilegraph.codegen.attention"),
+}
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,9 @@ class KernelStore:
         self.compiled = 0
         self._known: dict[str, Kernel] = {}
 
-    def kernel(self, lowered: Lowered) -> Kernel:
-        """The kernel of a region: known, kept in the cache, or compiled now. Raises `Decline`."""
-        source = signature(lowered.outputs) + "\nstored " + ",".join(lowered.stored)
+    def kernel(self, lowered: Lowered, kind: str = "Region") -> Kernel:
+        """The kernel of a composite: known, kept in the cache, or compiled now. Raises `Decline`."""
+        source = f"{kind}\n" + signature(lowered.outputs) + "\nstored " + ",".join(lowered.stored)
         key = kernel_key(source, generator=GENERATOR, tvm=TVM_VERSION, isa=str(self.isa))
         if key in self._known:
             return self._known[key]
@@ -64,18 +72,18 @@ class KernelStore:
             header, _, data = kept.partition(_SEPARATOR)
             kernel = Kernel.from_json(json.loads(header))
         else:
-            kernel, data = self._compile(lowered, "tg_" + key[:20])
+            kernel, data = self._compile(lowered, kind, "tg_" + key[:20])
             self.cache.put(key, json.dumps(kernel.to_json()).encode() + _SEPARATOR + data)
         self.objects[kernel.symbol] = data
         self._known[key] = kernel
         return kernel
 
-    def _compile(self, lowered: Lowered, symbol: str) -> tuple[Kernel, bytes]:
+    def _compile(self, lowered: Lowered, kind: str, symbol: str) -> tuple[Kernel, bytes]:
         # TVM takes a second to import: only when something has to be compiled.
         from tilegraph.codegen import tvm_compat
-        from tilegraph.codegen.rowkernel import generate
 
-        made = generate(plan(lowered), symbol, self.isa.vector_bits)
+        planned, module = _GENERATORS[kind]
+        made = importlib.import_module(module).generate(planned(lowered), symbol, self.isa.vector_bits)
         if self.dump is not None:
             self.dump(symbol, tvm_compat.text(made.func))
         data = tvm_compat.compile_object(made.func, triple=self.triple, mcpu=self.isa.llvm_mcpu,

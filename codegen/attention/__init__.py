@@ -1,5 +1,5 @@
 """The kernel generator for attention."""
 
-from tilegraph.codegen.attention.kernel import GENERATOR, generate
+from tilegraph.codegen.attention.kernel import generate
 
-__all__ = ["GENERATOR", "generate"]
+__all__ = ["generate"]

@@ -100,7 +100,7 @@ class Emitter:
         with self.block() as body:
             yield
         if body:
-            self.stmts.append(t.IfThenElse(condition, t.sequence(body)))
+            self.stmts.append(t.IfThenElse(condition, t.sequence(body), None))
 
     # -- memory -----------------------------------------------------------------------------------------------
     def input(self, slot: int, stored: str) -> t.Buffer:

@@ -96,10 +96,11 @@ def _twin(value: ir.Value, name: str) -> ir.Value:
 
 
 def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value],
-                   clones: frozenset[ir.Node] = frozenset()) -> ir.Node:
+                   clones: frozenset[ir.Node] = frozenset(), kind: str = "Region") -> ir.Node:
     """Replaces `nodes` (in order) in `graph` by one call and returns it; the graph is left to be sorted.
 
-    `clones` are copied into the body and stay in the graph.
+    `clones` are copied into the body and stay in the graph. `kind` begins the function's name and chooses the kernel
+    generator.
 
     The results keep their names. The function is added to the model unless an equal one is there.
     """
@@ -112,14 +113,14 @@ def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node], o
         domain = "" if node.domain == "ai.onnx" else node.domain
         opsets[domain] = model.opset_imports.get(domain, 1)
     text = f"{sorted(opsets.items())}\n" + "\n".join(writer.lines)
-    name = "Region_" + hashlib.sha256(text.encode()).hexdigest()[:12]
+    name = f"{kind}_" + hashlib.sha256(text.encode()).hexdigest()[:12]
     identifier = (DOMAIN, name, "")
     if identifier not in model.functions:
         body = ir.Graph(writer.inputs, [writer.values[v] for v in outputs], nodes=writer.nodes, opset_imports=opsets,
                         name=name)
         model.functions[identifier] = ir.Function(DOMAIN, name, graph=body, attributes=[])
     model.opset_imports.setdefault(DOMAIN, 1)
-    call = ir.Node(DOMAIN, name, writer.outside, num_outputs=len(outputs), name=_call_name(nodes))
+    call = ir.Node(DOMAIN, name, writer.outside, num_outputs=len(outputs), name=_call_name(nodes, kind))
     own = [node for node in nodes if node not in clones]
     graph.insert_before(own[0], call)
     _take_over(graph, outputs, call)
@@ -127,8 +128,8 @@ def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node], o
     return call
 
 
-def _call_name(nodes: Sequence[ir.Node]) -> str:
-    return f"{nodes[-1].name}_region"
+def _call_name(nodes: Sequence[ir.Node], kind: str) -> str:
+    return f"{nodes[-1].name}_{kind.lower()}"
 
 
 def _take_over(graph: ir.Graph, outputs: Sequence[ir.Value], call: ir.Node) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from tilegraph.codegen.kernels import Kernel, KernelStore
 from tilegraph.memory import Buffer, plan
+from tilegraph.ops.attention import lower_attention
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import shape_of
@@ -61,10 +62,18 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
     return Built(program, tuple(inputs), tuple(outputs))
 
 
+# By kind of composite, the first part of its function's name: how its body is lowered.
+_LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[str, int]], Lowered]] = {
+    "Region": lower_region,
+    "Attention": lambda nodes, outputs, opsets: lower_attention(nodes, outputs[0], opsets),
+}
+
+
 def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore) -> _Step:
     function = functions[node.op_identifier()]
-    lowered = lower_region(list(function), list(function.outputs), function.opset_imports)
-    kernel = store.kernel(lowered)
+    kind = function.name.partition("_")[0]
+    lowered = _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
+    kernel = store.kernel(lowered, kind)
     position = {value: k for k, value in enumerate(function.inputs)}
     inside = dict(lowered.inputs)
     reads = []

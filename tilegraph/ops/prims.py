@@ -129,6 +129,21 @@ class Concat(Prim):
 
 
 
+@dataclass(frozen=True, eq=False)
+class Dot(Prim):
+    """The matrix product of `left` [.., M, K] and `right` [.., K, N], leading dims broadcast.
+
+    Only attention is lowered with it; kernels of regions have no contractions.
+    """
+
+    left: Prim = None  # type: ignore[assignment]
+    right: Prim = None  # type: ignore[assignment]
+
+    @property
+    def args(self) -> tuple[Prim, ...]:
+        return (self.left, self.right)
+
+
 @dataclass(frozen=True)
 class Lowered:
     """A region as prims: one per output, plus how to round each output when it is stored.
@@ -177,6 +192,8 @@ def signature(outputs: tuple[Prim, ...], rename: Mapping[str, str] | None = None
                 body = f"view {prim.key}({args})"
             case Concat():
                 body = f"concat[{prim.axis}]({args})"
+            case Dot():
+                body = f"dot({args})"
             case _:
                 raise TypeError(type(prim).__name__)
         lines.append(f"{names[id(prim)]}: {prim.dtype}{shape(prim.shape)} = {body}")

@@ -93,22 +93,23 @@ class _Context(NodeContext):
         return super().arg(i)
 
 
-def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
+def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int],
+                 extra: Mapping[tuple[str, str], Rule] | None = None) -> Lowered:
     """Lowers `nodes` (in topological order) to one prim per value of `outputs`.
 
     Scalar constants become part of the computation; every other outside value becomes an input if the outputs need it.
     Every symbol that the computation uses is a dim of an input by itself: an input's dim such as "past+seq" whose parts
-    are not known from elsewhere counts as one symbol.
+    are not known from elsewhere counts as one symbol. `extra`: rules for more operators, by (domain, name).
 
     Raises `Decline` with the node and the reason.
     """
-    lowered = _lower(nodes, outputs, opsets, {})
+    lowered = _lower(nodes, outputs, opsets, {}, extra or {})
     unbound = _unbound(lowered, {})
     if unbound:
         dims = {d for _, value in lowered.inputs for d in shape_of(value)}
         rename = {d: Dim.symbol(str(d)) for d in dims if d.symbols & unbound and d.bare_symbol is None}
         if rename:
-            lowered = _lower(nodes, outputs, opsets, rename)
+            lowered = _lower(nodes, outputs, opsets, rename, extra or {})
             unbound = _unbound(lowered, rename)
         if unbound:
             raise Decline(f"the extent {min(unbound)} is not known from the inputs of the kernel")
@@ -141,7 +142,7 @@ def _unbound(lowered: Lowered, rename: Mapping[Dim, Dim]) -> set[str]:
 
 
 def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int],
-           rename: Mapping[Dim, Dim]) -> Lowered:
+           rename: Mapping[Dim, Dim], extra: Mapping[tuple[str, str], Rule]) -> Lowered:
     prims: dict[ir.Value, Prim | Decline] = {}
     slots: list[ir.Value] = []
 
@@ -161,7 +162,7 @@ def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mappin
         operands = _Operands([operand(v) for v in node.inputs])
         context = _Context(node, operands, opsets.get(domain_of(node), 1), rename)
         try:
-            results = _rule(node)(context)
+            results = (extra.get((domain_of(node), node.op_type)) or _rule(node))(context)
             for value, prim in zip(node.outputs, results, strict=False):
                 _check(value, prim)
                 prims[value] = prim

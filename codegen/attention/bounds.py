@@ -1,0 +1,267 @@
+"""What is certain about the score modifier on a whole block of the score matrix, found by interval arithmetic.
+
+Every value of the modifier gets an interval that holds its elements on the block: positions from the block's corners,
+operands in memory from a scan of what the block reads of them, scores from a bound on the products. Rounding is
+monotone, so an interval computed with the modifier's own operations holds its rounded results. The interval of the
+result tells which blocks cannot matter; those of the conditions tell where no predicate has to be evaluated.
+
+NaN is never inside an interval unless a bound is NaN too, and a comparison with a NaN bound is false: nothing is
+concluded from it. Sums of opposite infinities make NaN bounds the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention.emitter import STORAGE, Emitter
+from tilegraph.codegen.tir_math import V
+from tilegraph.ops.attention import AttentionSpace, Score, insts
+from tilegraph.ops.index import Ix, Var
+from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
+from tilegraph.spec.dims import Dim
+
+_COMPARISONS = {"Less": ("<", False), "LessOrEqual": ("<=", False), "Greater": ("<", True),
+                "GreaterOrEqual": ("<=", True)}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Scalars with low <= x <= high for every element x; for bool: true for all elements, true for some."""
+
+    low: V
+    high: V
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows first .. last of queries and of keys (int64, both ends included), and how many of each."""
+
+    i: tuple[t.Expr, t.Expr]
+    j: tuple[t.Expr, t.Expr]
+    rows: t.Expr
+    columns: t.Expr
+
+
+def operator(inst: Inst) -> str:
+    return inst.point.key.partition("<")[0] if isinstance(inst, Apply) else ""
+
+
+def moves(inst: Inst, space: AttentionSpace) -> bool:
+    """Whether `inst` changes from key to key within a row, apart from the scores."""
+    for one in insts(inst):
+        if isinstance(one, Load) and space.j in one.address.vars():
+            return True
+        if isinstance(one, Place) and space.j in one.index.vars():
+            return True
+    return False
+
+
+def conditions(space: AttentionSpace) -> list[Inst]:
+    """The conditions of Where that depend on the key: what a block may decide as a whole."""
+    found = [inst.args[0] for inst in insts(space.x) if operator(inst) == "Where" and moves(inst.args[0], space)
+             and not any(isinstance(one, Score) for one in insts(inst.args[0]))]
+    return list(dict.fromkeys(found))
+
+
+def can_skip(space: AttentionSpace) -> bool:
+    """Whether the modifier may hide keys: something other than the score changes along them."""
+    return moves(space.x, space)
+
+
+class Bounds:
+    """Intervals of modifier values on one block; `score` bounds the products. Emits code where it is asked."""
+
+    def __init__(self, emitter: Emitter, space: AttentionSpace, block: Block, score: Interval, lanes: int) -> None:
+        self.e = emitter
+        self.space = space
+        self.block = block
+        self.score = score
+        self.lanes = lanes
+        self.memo: dict[int, Interval | None] = {}
+
+    def of(self, inst: Inst) -> Interval | None:
+        """The interval of `inst`, or None where nothing is known."""
+        if id(inst) not in self.memo:
+            found = self._find(inst)
+            if found is not None:
+                found = Interval(self.e.math.share(found.low), self.e.math.share(found.high))
+            self.memo[id(inst)] = found
+        return self.memo[id(inst)]
+
+    def _find(self, inst: Inst) -> Interval | None:
+        match inst:
+            case Score():
+                return self.score
+            case Literal():
+                value = self.e.math.const(inst.value, inst.dtype)
+                return Interval(value, value)
+            case Place():
+                return self._place(inst)
+            case Load():
+                return self._scan(inst)
+            case Apply():
+                return self._apply(inst)
+        return None
+
+    # -- leaves -----------------------------------------------------------------------------------------------
+    def _place(self, inst: Place) -> Interval | None:
+        ends = self._ends(inst.index)
+        if ends is None or not inst.dtype.startswith("int"):
+            return None
+        low, high = (V(end, "int64") for end in ends)
+        m = self.e.math
+        return Interval(m.cast(low, inst.dtype), m.cast(high, inst.dtype))
+
+    def _ends(self, ix: Ix) -> tuple[t.Expr, t.Expr] | None:
+        """The least and the greatest value of an affine index on the block."""
+        moving: dict[Var, tuple[t.Expr, t.Expr]] = {self.space.i: self.block.i, self.space.j: self.block.j}
+        if ix.hidden() & set(moving):
+            return None
+        low: dict[Var, t.Expr] = {}
+        high: dict[Var, t.Expr] = {}
+        for var, (first, last) in moving.items():
+            coef = ix.coef(var)
+            rising = all(c >= 0 for _, c in coef.terms)
+            if not rising and any(c >= 0 for _, c in coef.terms):
+                return None
+            low[var], high[var] = (first, last) if rising else (last, first)
+        return self.e.index(ix, low), self.e.index(ix, high)
+
+    def _scan(self, inst: Load) -> Interval | None:
+        """Reads what the block reads of an operand."""
+        by_row, by_column = (v in inst.address.vars() for v in (self.space.i, self.space.j))
+        if inst.dtype not in ("float32", "bool", "int32", "int64", "uint8", "int8"):
+            return None
+        if by_column and inst.address.coef(self.space.j) != Dim.of(1):
+            return None
+        e, m = self.e, self.e.math
+        storage = STORAGE.get(inst.stored, inst.stored)
+        buffer = e.input(inst.slot, inst.stored)
+        raw = "uint8" if inst.stored == "bool" else inst.dtype
+
+        def get(row: t.Expr, column: t.Expr, lanes: int) -> V:
+            at = e.index(inst.address, {self.space.i: t.Add(self.block.i[0], row),
+                                        self.space.j: t.Add(self.block.j[0], column)})
+            value = e.read(buffer, storage, at, lanes)
+            return m.share(value if inst.stored == "bool" else e.unpack(value, inst.stored, inst.dtype))
+
+        zero = e.i64(0)
+        first = get(zero, zero, 1)
+        least, most = e.local("least", raw, self.lanes), e.local("most", raw, self.lanes)
+        e.write(least, 0, first, self.lanes)
+        e.write(most, 0, first, self.lanes)
+
+        def take(value: V, lanes: int) -> None:
+            e.write(least, 0, m.minimum(e.read(least, raw, 0, lanes), value), lanes)
+            e.write(most, 0, m.maximum(e.read(most, raw, 0, lanes), value), lanes)
+
+        whole = e.share(t.Div(self.block.columns, e.i64(self.lanes)))
+        done = e.share(t.Mul(whole, e.i64(self.lanes)))
+        with e.loop("r", self.block.rows if by_row else 1) as r:
+            if by_column:
+                with e.loop("c", whole) as c:
+                    take(get(r, t.Mul(c, e.i64(self.lanes)), self.lanes), self.lanes)
+                with e.loop("c", t.Sub(self.block.columns, done), done) as c:
+                    take(get(r, c, 1), 1)
+            else:
+                take(get(r, zero, 1), 1)
+        low = self._across(e.read(least, raw, 0, self.lanes), True)
+        high = self._across(e.read(most, raw, 0, self.lanes), False)
+        if inst.stored == "bool":
+            return Interval(m.ne(low, m.const(0, raw)), m.ne(high, m.const(0, raw)))
+        return Interval(low, high)
+
+    def _across(self, value: V, least: bool) -> V:
+        m = self.e.math
+        value = m.share(value)
+        while value.lanes > 1:
+            halves = m.half(value, False), m.half(value, True)
+            value = m.minimum(*halves) if least else m.maximum(*halves)
+        return value
+
+    # -- operations -------------------------------------------------------------------------------------------
+    def _apply(self, inst: Apply) -> Interval | None:
+        name, m = operator(inst), self.e.math
+        if name == "Where":
+            return self._where(inst)
+        args = [self.of(a) for a in inst.operands]
+        if any(a is None for a in args):
+            return None
+        known = [a for a in args if a is not None]
+        dtypes = {a.dtype for a in inst.operands}
+        if name in _COMPARISONS or name == "Equal":
+            return self._compare(name, known) if dtypes != {"bool"} else None
+        match name:
+            case "And" | "Or":
+                join = m.land if name == "And" else m.lor
+                return Interval(join(known[0].low, known[1].low), join(known[0].high, known[1].high))
+            case "Not":
+                return Interval(m.lnot(known[0].high), m.lnot(known[0].low))
+            case "Add":
+                return Interval(m.add(known[0].low, known[1].low), m.add(known[0].high, known[1].high))
+            case "Sub":
+                return Interval(m.sub(known[0].low, known[1].high), m.sub(known[0].high, known[1].low))
+            case "Neg":
+                return Interval(m.neg(known[0].high), m.neg(known[0].low))
+            case "Mul":
+                return self._scaled(inst, known)
+            case "Tanh":
+                one = m.const(1.0, inst.dtype)
+                return Interval(m.neg(one), one)
+            case "Cast":
+                return self._cast(inst, known[0])
+        return None
+
+    def _scaled(self, inst: Apply, known: list[Interval]) -> Interval | None:
+        m = self.e.math
+        for k in (0, 1):
+            factor = inst.operands[k]
+            if isinstance(factor, Literal) and abs(factor.value) < float("inf") and factor.value != 0:
+                a, b = (m.mul(end, known[k].low) for end in (known[1 - k].low, known[1 - k].high))
+                return Interval(a, b) if factor.value > 0 else Interval(b, a)
+        return None
+
+    def _cast(self, inst: Apply, a: Interval) -> Interval | None:
+        m, source = self.e.math, inst.operands[0].dtype
+        if inst.dtype == "bool":
+            if source == "bool":
+                return a
+            zero = m.const(0, source)
+            apart = m.lor(m.lt(zero, a.low), m.lt(a.high, zero))
+            return Interval(apart, m.lnot(m.land(m.eq(a.low, zero), m.eq(a.high, zero))))
+        if source == "bool" or (source.startswith("int") and inst.dtype in ("int64", "float32", "float64")):
+            return Interval(m.cast(a.low, inst.dtype), m.cast(a.high, inst.dtype))
+        return a if source == inst.dtype else None
+
+    def _compare(self, name: str, args: list[Interval]) -> Interval:
+        m = self.e.math
+        if name == "Equal":
+            low = m.land(m.eq(args[0].low, args[0].high),
+                         m.land(m.eq(args[1].low, args[1].high), m.eq(args[0].low, args[1].low)))
+            return Interval(low, m.lnot(m.lor(m.lt(args[0].high, args[1].low), m.lt(args[1].high, args[0].low))))
+        sign, swapped = _COMPARISONS[name]
+        a, b = args[::-1] if swapped else args
+        compare = m.lt if sign == "<" else m.le
+        opposite = m.le if sign == "<" else m.lt
+        return Interval(compare(a.high, b.low), m.lnot(opposite(b.high, a.low)))
+
+    def _where(self, inst: Apply) -> Interval | None:
+        m = self.e.math
+        condition, a, b = (self.of(one) for one in inst.operands)
+        if a is None or b is None:
+            return None
+        if inst.dtype == "bool":
+            return Interval(m.land(a.low, b.low), m.lor(a.high, b.high))
+        low = m.select(m.lt(b.low, a.low), b.low, a.low)
+        high = m.select(m.lt(a.high, b.high), b.high, a.high)
+        # A NaN bound must survive: the other side says nothing about these elements.
+        for end in (b.low, a.low):
+            low = m.select(m.eq(end, end), low, end)
+        for end in (b.high, a.high):
+            high = m.select(m.eq(end, end), high, end)
+        if condition is None:
+            return Interval(low, high)
+        never = m.lnot(condition.high)
+        return Interval(m.select(condition.low, a.low, m.select(never, b.low, low)),
+                        m.select(condition.low, a.high, m.select(never, b.high, high)))

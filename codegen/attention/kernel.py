@@ -1,0 +1,257 @@
+"""One TIR function for any `AttentionSpace`: online softmax over blocks of keys.
+
+For each batch and head the keys are packed, transposed, into panels of a few vectors; for each block of queries the
+kernel then walks over the blocks of keys: products into a scratch block (8 rows x 2 vectors in registers), modifier and
+running row maximum, exponentials and row sums, and the product with the values in registers. This is the schedule of
+FlashAttention-2 (Dao 2023) for vectors on a CPU. Blocks that the modifier hides are passed over, see `bounds`.
+
+A block is passed over while its scores have an upper bound that is low. At the end each row's maximum shows whether
+every exponential that was left out is 0 in float32; where one is not, the block of queries is computed again, whole.
+With that, and a check that keys, queries and values are finite, the result is the one of the whole score matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
+from tilegraph.codegen.attention.emitter import Emitter
+from tilegraph.codegen.attention.operands import Operands, fit
+from tilegraph.codegen.attention.products import Tile, scores, times_values
+from tilegraph.codegen.attention.rows import softmax_block
+from tilegraph.codegen.rowkernel import Generated
+from tilegraph.codegen.tir_math import V
+from tilegraph.ops.attention import AttentionSpace
+from tilegraph.spec.dims import Dim
+
+_LOW = -1000.0  # a bound below which a block is left out at first
+_GONE = 104.0  # exp(-104) is 0 in float32
+_TASK_VECTORS = 40_000  # vector instructions that are worth a task of their own
+_SHARE_PACKING = 4  # blocks of queries that should share one packing of the keys
+
+Place = tuple[t.Expr, t.Expr, t.Expr, t.Expr, t.Expr]  # a block: first query, rows, row groups, first key, columns
+
+
+def generate(space: AttentionSpace, name: str, vector_bits: int) -> Generated:
+    """Emits `space` as the function `name` for registers of `vector_bits` bits."""
+    return _Kernel(space, vector_bits).run(name)
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """Offsets in float32 elements."""
+
+    queries: int
+    scores: int
+    sums: int
+    peak: int
+    total: int
+    keys: int
+
+
+class _Kernel:
+    def __init__(self, space: AttentionSpace, vector_bits: int) -> None:
+        self.space = space
+        self.tile = Tile.choose(space, vector_bits // 32)
+        self.e = Emitter()
+        self.memory = self.e.flat("scratch_f32", "float32")
+        tile = self.tile
+        queries = 0
+        block = queries + tile.rows * tile.depth_pitch
+        sums = block + tile.rows * tile.pitch
+        peak = sums + tile.rows * tile.width_pitch
+        self.at = _Scratch(queries, block, sums, peak, peak + tile.rows, peak + 2 * tile.rows)
+        self.skips = can_skip(space)
+
+    def run(self, name: str) -> Generated:
+        e, space, tile = self.e, self.space, self.tile
+        begin, end = t.var("begin", "int64"), t.var("end", "int64")
+        self.result = e.flat("out0", "float32")
+        operands = Operands(e, space, tile, self.memory, self.at.queries, self.at.keys, self.skips)
+        self.operands = operands
+        blocks = space.i.extent.ceildiv(tile.rows)
+        count = e.share(e.dim(blocks))
+        first = e.share(t.Div(begin, count))
+        last = t.Div(t.Sub(end, e.i64(1)), count)
+        with e.loop("o", t.Add(t.Sub(last, first), e.i64(1)), first) as o:
+            self._batch_values(o)
+            operands.start()
+            operands.pack()
+            base = e.share(t.Mul(o, count))
+            low = e.share(t.Max(t.Sub(begin, base), e.i64(0)))
+            high = t.Min(t.Sub(end, base), count)
+            with e.loop("b", t.Sub(high, low), low) as b:
+                self._queries(b)
+        work = (Dim.of(tile.rows) * space.j.extent * (space.depth + space.width)).ceildiv(tile.lanes)
+        grain = Dim.max(Dim.of(_TASK_VECTORS).ceildiv(Dim.max(work, 1)), _SHARE_PACKING)
+        keys = space.j.extent.ceildiv(tile.panel) * (tile.panel * space.depth)
+        return self._finish(name, begin, end, Dim.product(v.extent for v in space.batch) * blocks, grain,
+                            (keys + self.at.keys) * 4)
+
+    def _finish(self, name: str, begin: t.Var, end: t.Var, extent: Dim, grain: Dim, scratch_bytes: Dim) -> Generated:
+        e = self.e
+        slots = tuple(sorted(e.inputs))
+        out, scratch = t.pointer("p_out0", "float32"), t.pointer("scratch", "float32")
+        declared = [t.declare(e.inputs[s][1], e.inputs[s][0]) for s in slots]
+        declared += [t.declare(self.result, out), t.declare(self.memory, scratch)]
+        params = [*(e.inputs[s][0] for s in slots), out, scratch, *e.sizes.values(), begin, end]
+        func = t.prim_func(name, params, t.sequence([*declared, *e.stmts]))
+        return Generated(func, slots, (0,), tuple(e.sizes), extent, 1, scratch_bytes, grain)
+
+    def _batch_values(self, o: t.Expr) -> None:
+        e, rest = self.e, o
+        for k, var in reversed(list(enumerate(self.space.batch))):
+            if k == 0:
+                e.loops[var] = rest
+                return
+            extent = e.dim(var.extent)
+            e.loops[var] = e.share(t.Rem(rest, extent))
+            rest = e.share(t.Div(rest, extent))
+
+    # -- one block of queries ---------------------------------------------------------------------------------
+    def _queries(self, b: t.Expr) -> None:
+        e, space, tile = self.e, self.space, self.tile
+        i0 = e.share(t.Mul(b, e.i64(tile.rows)))
+        rows = e.share(t.Min(t.Sub(e.dim(space.i.extent), i0), e.i64(tile.rows)))
+        self.operands.copy_queries(i0, rows)
+        if not self.skips:
+            self._start(rows)
+            self._walk(i0, rows, None)
+        else:
+            bound = self.operands.score_bound()
+            again = e.scalar("again", "int64", V(e.i64(1), "int64"))
+            with e.loop("attempt", 2) as attempt, e.when(t.EQ(e.read(again, "int64", 0).expr, e.i64(1))):
+                e.write(again, 0, V(e.i64(0), "int64"))
+                self.left_out = e.scalar("left_out", "float32", e.f32(float("-inf")))
+                self._start(rows)
+                self._walk(i0, rows, (bound, t.EQ(attempt, e.i64(0))))
+                self._verdict(rows, again)
+        self._store(i0, rows)
+
+    def _start(self, rows: t.Expr) -> None:
+        e, tile = self.e, self.tile
+        with e.loop("r", rows) as r:
+            e.write(self.memory, t.Add(r, e.i64(self.at.peak)), e.f32(float("-inf")))
+            e.write(self.memory, t.Add(r, e.i64(self.at.total)), e.f32(0.0))
+        with e.loop("r", tile.rows * tile.width_pitch // tile.lanes) as r:
+            at = t.Add(t.Mul(r, e.i64(tile.lanes)), e.i64(self.at.sums))
+            e.write(self.memory, at, e.f32(0.0), tile.lanes)
+
+    def _walk(self, i0: t.Expr, rows: t.Expr, skip: tuple[V, t.Expr] | None) -> None:
+        e, space, tile = self.e, self.space, self.tile
+        groups = e.share(t.Div(t.Add(rows, e.i64(tile.group - 1)), e.i64(tile.group)))
+        with e.loop("k", e.dim(space.j.extent.ceildiv(tile.columns))) as kb:
+            j0 = e.share(t.Mul(kb, e.i64(tile.columns)))
+            columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
+            at = (i0, rows, groups, j0, columns)
+            if skip is None:
+                self._block(*at, {})
+            else:
+                self._bounded_block(at, *skip)
+
+    def _bounded_block(self, at: Place, bound: V, first_attempt: t.Expr) -> None:
+        """The block, unless its scores have a low bound at the first attempt."""
+        e, m, space = self.e, self.e.math, self.space
+        i0, rows, _, j0, columns = at
+        one = e.i64(1)
+        block = Block((i0, t.Sub(t.Add(i0, rows), one)), (j0, t.Sub(t.Add(j0, columns), one)), rows, columns)
+        found = Bounds(e, space, block, Interval(m.neg(bound), bound), self.tile.lanes)
+        whole = found.of(space.x)
+        if whole is None:
+            self._decided(found, at)
+            return
+        clean = m.eq(bound, bound)
+        low = m.land(m.land(m.lt(whole.high, e.f32(_LOW)), clean), V(first_attempt, "bool"))
+        with e.block() as out:
+            before = m.share(e.read(self.left_out, "float32", 0))
+            e.write(self.left_out, 0, m.select(m.lt(before, whole.high), whole.high, before))
+        with e.block() as body:
+            self._decided(found, at)
+        e.stmts.append(t.IfThenElse(low.expr, t.sequence(out), t.sequence(body)))
+
+    def _decided(self, found: Bounds, at: Place) -> None:
+        """The block, without its predicates where they hold for all of it."""
+        e, m = self.e, self.e.math
+        full: V | None = None
+        known: dict[int, V] = {}
+        for condition in conditions(self.space):
+            interval = found.of(condition)
+            if interval is not None:
+                full = interval.low if full is None else m.land(full, interval.low)
+                known[id(condition)] = V(t.int_imm("bool", 1), "bool")
+        if full is None:
+            self._block(*at, {})
+            return
+        self._scores(at)
+        with e.block() as plain:
+            self._soft(at, known)
+        with e.block() as general:
+            self._soft(at, {})
+        e.stmts.append(t.IfThenElse(full.expr, t.sequence(plain), t.sequence(general)))
+        self._values(at)
+
+    def _block(self, i0: t.Expr, rows: t.Expr, groups: t.Expr, j0: t.Expr, columns: t.Expr,
+               known: dict[int, V]) -> None:
+        at = (i0, rows, groups, j0, columns)
+        self._scores(at)
+        self._soft(at, known)
+        self._values(at)
+
+    def _scores(self, at: Place) -> None:
+        _, _, groups, j0, columns = at
+        scores(self.e, self.space, self.tile, self.memory, self.at.queries, self.at.keys, self.at.scores, groups, j0,
+               columns)
+
+    def _values(self, at: Place) -> None:
+        _, _, groups, j0, columns = at
+        times_values(self.e, self.space, self.tile, self.memory, self.at.scores, self.at.sums, groups, j0, columns)
+
+    def _soft(self, at: Place, known: dict[int, V]) -> None:
+        i0, rows, _, j0, columns = at
+        offsets = (self.at.scores, self.at.peak, self.at.total, self.at.sums)
+        softmax_block(self.e, self.space, self.tile, self.memory, offsets, i0, rows, j0, columns, known)
+
+    def _verdict(self, rows: t.Expr, again: t.Buffer) -> None:
+        """Whether what was left out is 0 for every row; a row whose bound was -inf needs no maximum."""
+        e, m = self.e, self.e.math
+        gone = m.share(e.read(self.left_out, "float32", 0))
+        with e.when(m.lnot(m.eq(gone, e.f32(float("-inf")))).expr), e.loop("r", rows) as r:
+            peak = e.read(self.memory, "float32", t.Add(r, e.i64(self.at.peak)))
+            certain = m.lt(e.f32(_GONE), m.sub(peak, gone))
+            with e.when(m.lnot(certain).expr):
+                e.write(again, 0, V(e.i64(1), "int64"))
+
+    def _store(self, i0: t.Expr, rows: t.Expr) -> None:
+        e, m, space, tile = self.e, self.e.math, self.space, self.tile
+        with e.loop("r", rows) as r:
+            e.loops[space.i] = t.Add(i0, r)
+            total = m.share(e.read(self.memory, "float32", t.Add(r, e.i64(self.at.total))))
+            inverse = m.share(m.div(e.f32(1.0), total))
+            row = e.share(t.Add(t.Mul(r, e.i64(tile.width_pitch)), e.i64(self.at.sums)))
+            if space.guarded:
+                with e.when(m.lnot(m.lt(e.f32(0.0), total)).expr):
+                    self._nothing(row)
+                inverse = m.select(m.lt(e.f32(0.0), total), inverse, e.f32(1.0))
+            done = 0
+            while done < space.width:
+                width = fit(space.width - done, tile.lanes)
+                e.loops[space.e] = e.i64(done)
+                value = m.mul(e.read(self.memory, "float32", t.Add(row, e.i64(done)), width), inverse)
+                e.write(self.result, e.index(space.address), value, width)
+                done += width
+
+    def _nothing(self, row: t.Expr) -> None:
+        """Weights that all became 0: the sum of 0 * value, which is NaN where a value is not finite."""
+        e, m, space = self.e, self.e.math, self.space
+        done = 0
+        while done < space.width:
+            width = fit(space.width - done, self.tile.lanes)
+            e.loops[space.e] = e.i64(done)
+            at = t.Add(row, e.i64(done))
+            e.write(self.memory, at, e.f32(0.0), width)
+            with e.loop("c", e.dim(space.j.extent)) as c:
+                e.loops[space.j] = c
+                value = e.value(space.v, space.e, width, {})
+                e.write(self.memory, at, m.fma(value, e.f32(0.0), e.read(self.memory, "float32", at, width)), width)
+            done += width

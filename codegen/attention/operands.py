@@ -1,0 +1,176 @@
+"""Keys, values and queries of an attention kernel: packing, and what is known of their sizes."""
+
+from __future__ import annotations
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention.emitter import Emitter
+from tilegraph.codegen.attention.products import Tile
+from tilegraph.codegen.tir_math import V
+from tilegraph.ops.attention import AttentionSpace, insts
+from tilegraph.ops.index import Var
+from tilegraph.ops.space import Inst, Load
+from tilegraph.spec.dims import Dim
+
+
+class Operands:
+    """Emits the packing at offsets `queries` and `keys` of `memory`. `bounded`: also what `score_bound` needs."""
+
+    def __init__(self, emitter: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, queries: int, keys: int,
+                 bounded: bool) -> None:
+        self.e = emitter
+        self.space = space
+        self.tile = tile
+        self.memory = memory
+        self.queries = queries
+        self.keys = keys
+        self.skips = bounded
+
+    def pack(self) -> None:
+        """Keys as [panel][d][key in the panel], the last panel filled up with zeros, and their greatest size."""
+        e, space, tile = self.e, self.space, self.tile
+        lanes = _along(space.k, space.d, tile.lanes, space.depth)
+        across = _along(space.k, space.j, tile.lanes, tile.panel) if lanes == 1 else 1
+        panels = e.share(e.dim(space.j.extent.ceildiv(tile.panel)))
+        with e.loop("p", panels) as p:
+            base = e.share(t.Mul(p, e.i64(tile.panel)))
+            present = e.share(t.Min(t.Sub(e.dim(space.j.extent), base), e.i64(tile.panel)))
+            panel = e.share(t.Add(t.Mul(p, e.i64(tile.panel * space.depth)), e.i64(self.keys)))
+            with e.when(t.LT(present, e.i64(tile.panel))), e.loop("z", tile.panel * space.depth) as z:
+                e.write(self.memory, t.Add(panel, z), e.f32(0.0))
+            if across > 1:
+                self._pack_columns(panel, base, present, across)
+            else:
+                with e.loop("r", present) as r:
+                    e.loops[space.j] = t.Add(base, r)
+                    whole = space.depth // lanes
+                    with e.loop("c", whole) as c:
+                        self._pack_piece(panel, r, t.Mul(c, e.i64(lanes)), lanes)
+                    done = whole * lanes
+                    while done < space.depth:
+                        width = fit(space.depth - done, lanes)
+                        self._pack_piece(panel, r, e.i64(done), width)
+                        done += width
+
+    def _pack_piece(self, panel: t.Expr, r: t.Expr, first: t.Expr, lanes: int) -> None:
+        """`lanes` elements of one key, from d = first."""
+        e, space, tile = self.e, self.space, self.tile
+        e.loops[space.d] = first
+        value = e.value(space.k, space.d, lanes, {})
+        self._note(value)
+        if lanes == 1:
+            e.write(self.memory, t.Add(panel, t.Add(t.Mul(first, e.i64(tile.panel)), r)), value)
+            return
+        row = e.local("row", "float32", lanes)
+        e.write(row, 0, value, lanes)
+        for k in range(lanes):
+            at = t.Mul(t.Add(first, e.i64(k)), e.i64(tile.panel))
+            e.write(self.memory, t.Add(panel, t.Add(at, r)), e.read(row, "float32", k))
+
+    def _pack_columns(self, panel: t.Expr, base: t.Expr, present: t.Expr, lanes: int) -> None:
+        """Keys that lie transposed in memory: whole vectors of keys, then single ones."""
+        e, space, tile = self.e, self.space, self.tile
+        whole = e.share(t.Div(present, e.i64(lanes)))
+        done = e.share(t.Mul(whole, e.i64(lanes)))
+        with e.loop("d", space.depth) as d:
+            e.loops[space.d] = d
+            row = e.share(t.Add(panel, t.Mul(d, e.i64(tile.panel))))
+            for start, count, width in ((e.i64(0), whole, lanes), (done, t.Sub(present, done), 1)):
+                with e.loop("c", count) as c:
+                    at = t.Add(start, t.Mul(c, e.i64(width)))
+                    e.loops[space.j] = t.Add(base, at)
+                    value = e.value(space.k, space.j, width, {})
+                    self._note(value)
+                    e.write(self.memory, t.Add(row, at), value, width)
+
+    def start(self) -> None:
+        """Starts the bounds of one batch and head: 0 * every value is summed, which is NaN if one is not finite."""
+        if not self.skips:
+            return
+        e, m, space, lanes = self.e, self.e.math, self.space, self.tile.lanes
+        self.greatest, self.nothing = e.local("greatest", "float32", lanes), e.local("nothing", "float32", lanes)
+        e.write(self.greatest, 0, e.f32(0.0), lanes)
+        e.write(self.nothing, 0, e.f32(0.0), lanes)
+        v = space.v
+        assert isinstance(v, Load)
+        with e.loop("r", e.dim(space.j.extent)) as r:
+            e.loops[space.j] = r
+            done = 0
+            while done < space.width:
+                width = fit(space.width - done, lanes)
+                e.loops[space.e] = e.i64(done)
+                value = e.value(v, space.e, width, {})
+                e.write(self.nothing, 0, m.fma(value, e.f32(0.0), e.read(self.nothing, "float32", 0, width)), width)
+                done += width
+
+    def _note(self, value: V) -> None:
+        if not self.skips:
+            return
+        e, m = self.e, self.e.math
+        size = m.abs(value)
+        before = m.share(e.read(self.greatest, "float32", 0, value.lanes))
+        e.write(self.greatest, 0, m.select(m.lt(before, size), size, before), value.lanes)
+        nothing = e.read(self.nothing, "float32", 0, value.lanes)
+        e.write(self.nothing, 0, m.fma(value, e.f32(0.0), nothing), value.lanes)
+
+    def copy_queries(self, i0: t.Expr, rows: t.Expr) -> None:
+        """The block's queries side by side; rows that are only there to fill a group are 0."""
+        e, space, tile = self.e, self.space, self.tile
+        if self.skips:
+            self.query_peak = e.scalar("query_peak", "float32", e.f32(0.0))
+            self.query_nothing = e.scalar("query_nothing", "float32", e.f32(0.0))
+        lanes = _along(space.q, space.d, tile.lanes, space.depth)
+        filled = t.Mul(t.Div(t.Add(rows, e.i64(tile.group - 1)), e.i64(tile.group)), e.i64(tile.group))
+        pitch = e.i64(tile.depth_pitch)
+        with e.loop("z", t.Mul(t.Sub(filled, rows), pitch), t.Mul(rows, pitch)) as z:
+            e.write(self.memory, t.Add(z, e.i64(self.queries)), e.f32(0.0))
+        with e.loop("r", rows) as r:
+            e.loops[space.i] = t.Add(i0, r)
+            row = e.share(t.Add(t.Mul(r, e.i64(tile.depth_pitch)), e.i64(self.queries)))
+            done = 0
+            while done < space.depth:
+                width = fit(space.depth - done, lanes)
+                e.loops[space.d] = e.i64(done)
+                value = e.math.share(e.value(space.q, space.d, width, {}))
+                e.write(self.memory, t.Add(row, e.i64(done)), value, width)
+                if self.skips:
+                    self._note_query(value)
+                done += width
+
+    def _note_query(self, value: V) -> None:
+        e, m = self.e, self.e.math
+        peak, nothing = m.abs(value), m.mul(value, e.f32(0.0))
+        while peak.lanes > 1:
+            a, b = m.half(peak, False), m.half(peak, True)
+            peak = m.select(m.lt(a, b), b, a)
+            nothing = m.add(m.half(nothing, False), m.half(nothing, True))
+        before = m.share(e.read(self.query_peak, "float32", 0))
+        e.write(self.query_peak, 0, m.select(m.lt(before, peak), peak, before))
+        e.write(self.query_nothing, 0, m.add(e.read(self.query_nothing, "float32", 0), nothing))
+
+    def score_bound(self) -> V:
+        """A bound on the size of every score of the block; NaN if a key, query or value is not finite."""
+        e, m = self.e, self.e.math
+        peak = m.share(e.read(self.greatest, "float32", 0, self.tile.lanes))
+        nothing = m.share(e.read(self.nothing, "float32", 0, self.tile.lanes))
+        while peak.lanes > 1:
+            a, b = m.half(peak, False), m.half(peak, True)
+            peak = m.select(m.lt(a, b), b, a)
+            nothing = m.add(m.half(nothing, False), m.half(nothing, True))
+        product = m.mul(m.mul(peak, e.read(self.query_peak, "float32", 0)), e.f32(1.01 * self.space.depth))
+        product = m.add(product, m.add(nothing, e.read(self.query_nothing, "float32", 0)))
+        return m.add(product, m.mul(product, e.f32(0.0)))  # NaN where the bound overflowed
+
+
+def fit(left: int, lanes: int) -> int:
+    """The widest power of two that fits."""
+    while lanes > left:
+        lanes //= 2
+    return lanes
+
+
+def _along(inst: Inst, var: Var, lanes: int, extent: int) -> int:
+    """How many lanes `inst` is evaluated in along `var`: as many as there are, or 1 if an operand is not contiguous."""
+    for one in insts(inst):
+        if isinstance(one, Load) and one.address.coef(var) not in (Dim.of(0), Dim.of(1)):
+            return 1
+    return fit(extent, lanes)

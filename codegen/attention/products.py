@@ -1,0 +1,125 @@
+"""The two matrix products of a block, with their accumulators in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention.emitter import Emitter
+from tilegraph.codegen.tir_math import V, typed
+from tilegraph.ops.attention import AttentionSpace
+from tilegraph.ops.space import Load
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sizes of the blocks, in elements; pitches are the distances of rows in scratch.
+
+    A block of scores is `rows` x `columns`. Scores are made `group` rows by `panel` keys at a time, outputs
+    `sum_rows` rows at a time. Pitches are no powers of two, which would put rows on the same cache sets.
+    """
+
+    lanes: int
+    rows: int
+    columns: int
+    group: int
+    panel: int
+    sum_rows: int
+    pitch: int
+    depth_pitch: int
+    width_pitch: int
+
+    @staticmethod
+    def choose(space: AttentionSpace, lanes: int) -> Tile:
+        group, sum_rows, vectors = (8, 4, 2) if lanes >= 16 else (4, 2, 2)
+        panel = vectors * lanes
+        rows = 64
+        known = space.i.extent.as_int()
+        if known is not None:
+            rows = min(rows, -(-known // group) * group)
+        columns = max(64 // panel, 1) * panel
+
+        def padded(size: int) -> int:
+            return -(-size // 16) * 16 + 16
+
+        return Tile(lanes, rows, columns, group, panel, sum_rows, padded(columns), padded(space.depth),
+                    padded(space.width))
+
+
+def _fma(e: Emitter, a: V, b: V, c: V) -> V:
+    lanes = c.lanes
+    m = e.math
+    return V(t.intrinsic(typed("float32", lanes), "llvm.fma", m.widen(a, lanes), m.widen(b, lanes), c.expr), "float32",
+             lanes)
+
+
+def scores(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, queries: int, keys: int, block: int,
+           groups: t.Expr, j0: t.Expr, columns: t.Expr) -> None:
+    """block[r, c] = sum_d queries[r, d] * keys[j0 + c, d] for all groups of rows and the panels that hold `columns`."""
+    lanes, vectors = tile.lanes, tile.panel // tile.lanes
+    panels = t.Div(t.Add(columns, e.i64(tile.panel - 1)), e.i64(tile.panel))
+    with e.loop("p", panels) as p:
+        packed = e.share(t.Add(t.Mul(t.Add(t.Div(j0, e.i64(tile.panel)), p), e.i64(tile.panel * space.depth)),
+                               e.i64(keys)))
+        with e.loop("g", groups) as g:
+            top = e.share(t.Add(t.Mul(g, e.i64(tile.group * tile.depth_pitch)), e.i64(queries)))
+            sums = e.local("acc", "float32", tile.group * tile.panel)
+            for k in range(tile.group * vectors):
+                e.write(sums, k * lanes, e.f32(0.0), lanes)
+            with e.loop("d", space.depth) as d:
+                at = t.Add(packed, t.Mul(d, e.i64(tile.panel)))
+                right = [e.math.share(e.read(memory, "float32", t.Add(at, e.i64(v * lanes)), lanes))
+                         for v in range(vectors)]
+                for r in range(tile.group):
+                    left = e.read(memory, "float32", t.Add(top, t.Add(d, e.i64(r * tile.depth_pitch))))
+                    for v in range(vectors):
+                        place = (r * vectors + v) * lanes
+                        e.write(sums, place, _fma(e, left, right[v], e.read(sums, "float32", place, lanes)), lanes)
+            corner = e.share(t.Add(t.Add(t.Mul(g, e.i64(tile.group * tile.pitch)), t.Mul(p, e.i64(tile.panel))),
+                                   e.i64(block)))
+            for r in range(tile.group):
+                for v in range(vectors):
+                    value = e.read(sums, "float32", (r * vectors + v) * lanes, lanes)
+                    e.write(memory, t.Add(corner, e.i64(r * tile.pitch + v * lanes)), value, lanes)
+
+
+def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, block: int, out: int,
+                 groups: t.Expr, j0: t.Expr, columns: t.Expr) -> None:
+    """out[r, :] += sum_c block[r, c] * values[j0 + c, :] for all groups of rows."""
+    v = space.v
+    assert isinstance(v, Load)
+    values = e.input(v.slot, v.stored)
+    with e.loop("g", t.Mul(groups, e.i64(tile.group // tile.sum_rows))) as g:
+        weights = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.pitch)), e.i64(block)))
+        top = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.width_pitch)), e.i64(out)))
+        for chunk in _chunks(space.width, tile.lanes):
+            places = [(r, first, width) for r in range(tile.sum_rows) for first, width in chunk]
+            sums = [e.local("acc", "float32", width) for _, _, width in places]
+            for (r, first, width), acc in zip(places, sums, strict=True):
+                at = t.Add(top, e.i64(r * tile.width_pitch + first))
+                e.write(acc, 0, e.read(memory, "float32", at, width), width)
+            with e.loop("c", columns) as c:
+                e.loops[space.j] = t.Add(j0, c)
+                right = {}
+                for first, width in chunk:
+                    e.loops[space.e] = e.i64(first)
+                    right[first] = e.math.share(e.read(values, "float32", e.index(v.address), width))
+                for (r, first, width), acc in zip(places, sums, strict=True):
+                    left = e.read(memory, "float32", t.Add(weights, t.Add(c, e.i64(r * tile.pitch))))
+                    e.write(acc, 0, _fma(e, left, right[first], e.read(acc, "float32", 0, width)), width)
+            for (r, first, width), acc in zip(places, sums, strict=True):
+                at = t.Add(top, e.i64(r * tile.width_pitch + first))
+                e.write(memory, at, e.read(acc, "float32", 0, width), width)
+
+
+def _chunks(width: int, lanes: int) -> list[list[tuple[int, int]]]:
+    """(first, lanes) of the vectors of a row of values, up to four of them at a time."""
+    vectors: list[tuple[int, int]] = []
+    done = 0
+    while done < width:
+        size = lanes
+        while size > width - done:
+            size //= 2
+        vectors.append((done, size))
+        done += size
+    return [vectors[k:k + 4] for k in range(0, len(vectors), 4)]

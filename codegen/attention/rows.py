@@ -1,0 +1,91 @@
+"""Modifier and online softmax on one block of scores, row by row."""
+
+from __future__ import annotations
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention.emitter import Emitter
+from tilegraph.codegen.attention.products import Tile
+from tilegraph.codegen.tir_math import V
+from tilegraph.ops.attention import AttentionSpace, Score, insts
+from tilegraph.ops.pointwise import POINTWISE
+
+
+def _exp(e: Emitter, x: V) -> V:
+    value: V = POINTWISE["", "Exp"].fn(e.math, [x], {}, "float32")
+    return value
+
+
+def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: tuple[int, int, int, int],
+                  i0: t.Expr, rows: t.Expr, j0: t.Expr, columns: t.Expr, known: dict[int, V]) -> None:
+    """Turns scores into weights relative to the running maximum and keeps maximum, sum and output in step.
+
+    `at`: offsets of scores, maxima, sums and outputs in `memory`. `known`: modifier values that hold for the block.
+    """
+    block, peaks, totals, outputs = at
+    whole = t.EQ(columns, e.i64(tile.columns))
+    with e.loop("r", rows) as r:
+        e.loops[space.i] = t.Add(i0, r)
+        e.loops[space.j] = j0
+        row = e.share(t.Add(t.Mul(r, e.i64(tile.pitch)), e.i64(block)))
+        before = e.math.share(e.read(memory, "float32", t.Add(r, e.i64(peaks))))
+        peak, total = e.scalar("row_peak", "float32", before), e.scalar("row_total", "float32", e.f32(0.0))
+        with e.block() as fast:
+            _modify(e, space, memory, row, tile.columns, tile.columns, known, peak, None)
+        with e.block() as slow, e.loop("c", t.Div(t.Add(columns, e.i64(tile.lanes - 1)), e.i64(tile.lanes))) as c:
+            start = e.share(t.Mul(c, e.i64(tile.lanes)))
+            e.loops[space.j] = t.Add(j0, start)
+            left = e.share(t.Min(t.Sub(columns, start), e.i64(tile.lanes)))
+            _modify(e, space, memory, t.Add(row, start), tile.lanes, tile.lanes, known, peak, left)
+        e.stmts.append(t.IfThenElse(whole, t.sequence(fast), t.sequence(slow)))
+        after = e.math.share(e.read(peak, "float32", 0))
+        m = e.math
+        # A row without a finite score yet: exponentials of -inf are 0 whatever is subtracted.
+        base = m.select(m.eq(after, e.f32(float("-inf"))), e.f32(0.0), after)
+        with e.block() as fast:
+            _weigh(e, memory, row, tile.columns, base, total)
+        with e.block() as slow, e.loop("c", t.Div(t.Add(columns, e.i64(tile.lanes - 1)), e.i64(tile.lanes))) as c:
+            _weigh(e, memory, t.Add(row, t.Mul(c, e.i64(tile.lanes))), tile.lanes, base, total)
+        e.stmts.append(t.IfThenElse(whole, t.sequence(fast), t.sequence(slow)))
+        sum_at = t.Add(r, e.i64(totals))
+        with e.when(m.lt(before, after).expr):
+            alpha = m.share(_exp(e, m.sub(before, base)))
+            e.write(memory, t.Add(r, e.i64(peaks)), after)
+            e.write(memory, sum_at, m.mul(e.read(memory, "float32", sum_at), alpha))
+            out = e.share(t.Add(t.Mul(r, e.i64(tile.width_pitch)), e.i64(outputs)))
+            for k in range(-(-space.width // tile.lanes)):
+                place = t.Add(out, e.i64(k * tile.lanes))
+                e.write(memory, place, m.mul(e.read(memory, "float32", place, tile.lanes), alpha), tile.lanes)
+        e.write(memory, sum_at, m.add(e.read(memory, "float32", sum_at), e.read(total, "float32", 0)))
+
+
+def _modify(e: Emitter, space: AttentionSpace, memory: t.Buffer, place: t.Expr, lanes: int, width: int,
+            known: dict[int, V], peak: t.Buffer, left: t.Expr | None) -> None:
+    """x for `lanes` keys, and its maximum; keys from `left` on do not exist and count as -inf."""
+    m = e.math
+    values = dict(known)
+    score = m.share(e.read(memory, "float32", place, lanes))
+    for inst in insts(space.x):
+        if isinstance(inst, Score):
+            values[id(inst)] = score
+    x = m.share(e.value(space.x, space.j, lanes, values, left))
+    if left is not None:
+        index = V(t.Ramp(e.i64(0), e.i64(1), lanes), "int64", lanes) if lanes > 1 else V(e.i64(0), "int64")
+        x = m.select(m.lt(index, V(left, "int64")), x, e.f32(float("-inf")))
+    e.write(memory, place, x, lanes)
+    most = x
+    while most.lanes > 1:
+        a, b = m.half(most, False), m.half(most, True)
+        most = m.select(m.lt(a, b), b, a)
+    before = m.share(e.read(peak, "float32", 0))
+    e.write(peak, 0, m.select(m.lt(before, most), most, before))
+
+
+def _weigh(e: Emitter, memory: t.Buffer, place: t.Expr, lanes: int, base: V, total: t.Buffer) -> None:
+    """exp(x - base) in place, and their sum."""
+    m = e.math
+    weight = m.share(_exp(e, m.sub(e.read(memory, "float32", place, lanes), base)))
+    e.write(memory, place, weight, lanes)
+    part = weight
+    while part.lanes > 1:
+        part = m.add(m.half(part, False), m.half(part, True))
+    e.write(total, 0, m.add(e.read(total, "float32", 0), part))

@@ -1,0 +1,5 @@
+"""Attention, however it was exported, becomes one composite."""
+
+from tilegraph.rewrites.attention.fuse import STAGE, AttentionFusion
+
+__all__ = ["STAGE", "AttentionFusion"]

@@ -1,0 +1,204 @@
+"""What an attention takes in around its products: views, scales, and masks that are made of positions.
+
+Each step is tried and kept if what results is still one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tilegraph.cost import estimate
+from tilegraph.graph import GraphView
+from tilegraph.ops.attention import AttentionSpace, insts, lower_attention, plan_attention
+from tilegraph.ops.lower import kind_of
+from tilegraph.ops.lower.base import constant_of
+from tilegraph.ops.prims import Decline, Lowered
+from tilegraph.ops.space import Apply
+from tilegraph.rewrites.attention.find import Core
+from tilegraph.spec.dims import Dim
+
+_MASK_NODES = 48
+_MASK_COST = 24  # vector instructions for each vector of scores that computing a mask may take
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal attention. `clones` are those of its nodes that stay in the graph for others too."""
+
+    nodes: tuple[ir.Node, ...]
+    clones: frozenset[ir.Node]
+    output: ir.Value
+    lowered: Lowered
+    space: AttentionSpace
+
+
+class Extender:
+    """Grows the core of one attention in `view`."""
+
+    def __init__(self, core: Core, view: GraphView, opsets: Mapping[str, int], free: Callable[[ir.Node], bool],
+                 pinned: Set[ir.Value], convex: Callable[[list[ir.Node]], bool]) -> None:
+        self.core = core
+        self.view = view
+        self.opsets = opsets
+        self.free = free
+        self.pinned = pinned
+        self.convex = convex
+
+    def run(self) -> Candidate:
+        """The largest attention around the core; `Decline` with the reason if the core is none."""
+        for node in sorted(self.core.between | {self.core.first}, key=self.view.order.__getitem__):
+            reader = self._reader(node, self.core.nodes)
+            if reader is not None:
+                raise Decline(f"{node.op_type} {node.name} inside it is also read by {reader}", node.name or "")
+        reason: Decline | None = None
+        best: Candidate | None = None
+        try:
+            best = self.examine(self.core.nodes, self.core.second)
+        except Decline as why:
+            reason = why
+        best = self._absorb(best, reason)
+        return self._follow(best)
+
+    def examine(self, nodes: Set[ir.Node], last: ir.Node) -> Candidate:
+        ordered = tuple(sorted(nodes, key=self.view.order.__getitem__))
+        core = self.core.nodes
+        clones = frozenset(n for n in ordered if n not in core and n is not last and self._reader(n, nodes) is not None)
+        if len(last.outputs) != 1:
+            raise Decline(f"{last.op_type} {last.name} has several outputs")
+        if not self.convex([n for n in ordered if n not in clones]):
+            raise Decline("a path through other nodes leaves the attention and comes back")
+        lowered = lower_attention(ordered, last.outputs[0], self.opsets)
+        return Candidate(ordered, clones, last.outputs[0], lowered, plan_attention(lowered))
+
+    def _reader(self, node: ir.Node, inside: Set[ir.Node]) -> str | None:
+        """Who reads a result of `node` outside of `inside`, in words."""
+        for value in node.outputs:
+            if value in self.view.outputs:
+                return "the graph's output"
+            if value in self.pinned:
+                return "another attention"
+            for user in self.view.users(value):
+                if user not in inside:
+                    return f"{user.op_type} {user.name}"
+        return None
+
+    # -- upwards ----------------------------------------------------------------------------------------------
+    def _absorb(self, best: Candidate | None, reason: Decline | None) -> Candidate:
+        """Views and scales of the operands one by one, then the masks."""
+        nodes: set[ir.Node] = set(self.core.nodes if best is None else best.nodes)
+        for value in self._operands():
+            chain = list(self._chain(value))
+            for count in range(len(chain), 0, -1):
+                wider = nodes | set(chain[:count])
+                try:
+                    best = self.examine(wider, self.core.second)
+                except Decline as why:
+                    reason = reason or why
+                    continue
+                nodes = wider
+                break
+        for value in self._modifiers():
+            mask = self._mask(value)
+            if not mask or mask <= nodes:
+                continue
+            try:
+                wider_one = self.examine(nodes | mask, self.core.second)
+                if best is not None and _cost(wider_one) > _cost(best) + _MASK_COST:
+                    continue
+            except Decline as why:
+                reason = reason or why
+                continue
+            best, nodes = wider_one, nodes | mask
+        if best is None:
+            raise reason or Decline("it is no attention")
+        return best
+
+    def _operands(self) -> list[ir.Value]:
+        """Queries, keys and values."""
+        found = [v for v in self.core.first.inputs if v is not None]
+        found += [v for k, v in enumerate(self.core.second.inputs) if v is not None and k != self.core.weights]
+        return found
+
+    def _chain(self, value: ir.Value) -> Iterator[ir.Node]:
+        """The views and the scales by a constant that make `value`, nearest first."""
+        node = value.producer()
+        while node is not None and self.free(node) and node in self.view.order:
+            if kind_of(node) == "view" and node.op_type not in ("Concat", "Split"):
+                source = node.inputs[0]
+            elif node.op_type in ("Mul", "Div") and len(node.inputs) == 2:
+                source = next((v for v, other in (node.inputs, node.inputs[::-1])
+                               if _is_scalar(other) and not _is_scalar(v)), None)
+                if node.op_type == "Div" and source is not node.inputs[0]:
+                    return
+            else:
+                return
+            if source is None:
+                return
+            yield node
+            node = source.producer()
+
+    def _modifiers(self) -> list[ir.Value]:
+        """What the nodes between the products read from outside."""
+        made = {v for n in self.core.nodes for v in n.outputs}
+        found = [v for n in sorted(self.core.between, key=self.view.order.__getitem__) for v in n.inputs
+                 if v is not None and v not in made]
+        return list(dict.fromkeys(found))
+
+    def _mask(self, value: ir.Value) -> frozenset[ir.Node]:
+        """The nodes that make a mask out of positions and of things much smaller than it; empty if there are none."""
+        nodes: set[ir.Node] = set()
+        leaves: set[ir.Value] = set()
+        stack = [value]
+        while stack:
+            one = stack.pop()
+            producer = one.producer()
+            if producer is None or producer not in self.view.order or not self.free(producer) \
+                    or kind_of(producer) in (None, "reduction") or len(nodes) >= _MASK_NODES:
+                leaves.add(one)
+                continue
+            if producer not in nodes:
+                nodes.add(producer)
+                stack.extend(v for v in producer.inputs if v is not None)
+        if any(constant_of(leaf) is None and _elements(leaf) * 8 > _elements(value) for leaf in leaves):
+            return frozenset()
+        return frozenset(nodes)
+
+    # -- downwards --------------------------------------------------------------------------------------------
+    def _follow(self, best: Candidate) -> Candidate:
+        """Views of the result that nothing else reads: the kernel writes where they would have copied to."""
+        last, nodes = self.core.second, set(best.nodes)
+        while True:
+            users = self.view.users(last.outputs[0])
+            if len(users) != 1 or last.outputs[0] in self.view.outputs or last.outputs[0] in self.pinned:
+                return best
+            user = users[0]
+            if kind_of(user) != "view" or user.op_type not in ("Reshape", "Transpose", "Squeeze", "Unsqueeze") \
+                    or user.inputs[0] is not last.outputs[0] or not self.free(user):
+                return best
+            nodes.add(user)
+            last = user
+            try:
+                best = self.examine(nodes, user)
+            except Decline:
+                if user.op_type != "Transpose":  # a reshape after it may make the result contiguous again
+                    return best
+
+
+def _is_scalar(value: ir.Value | None) -> bool:
+    array = None if value is None else constant_of(value)
+    return array is not None and array.size == 1
+
+
+def _elements(value: ir.Value) -> int:
+    if value.shape is None:
+        return 1 << 40
+    dims = [d if isinstance(d, int) else d.value for d in value.shape]
+    return (1 << 40) if any(d is None for d in dims) else estimate(Dim.product(d for d in dims if d is not None))
+
+
+def _cost(candidate: Candidate) -> int:
+    """Vector instructions of the modifier for one vector of scores, predicates included."""
+    return sum(inst.point.cost for inst in insts(candidate.space.x) if isinstance(inst, Apply))

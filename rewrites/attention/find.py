@@ -1,0 +1,92 @@
+"""Where a graph holds attention: a matrix product whose weights come from a softmax of another matrix product.
+
+Nothing is matched by pattern. What lies between the two products is any set of pointwise, view-like and reducing
+nodes; whether it is a softmax of modified scores is for `tilegraph.ops.attention` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tilegraph.graph import GraphView
+from tilegraph.ops.attention import CONTRACTIONS
+from tilegraph.ops.lower import domain_of, kind_of
+
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
+_CONE = 160  # nodes: a longer way back from the weights is not followed
+
+
+@dataclass(frozen=True)
+class Core:
+    """The nodes that must be in the composite: the products, and everything on a path from one to the other.
+
+    `weights`: which input of `second` the softmax feeds.
+    """
+
+    first: ir.Node
+    second: ir.Node
+    weights: int
+    between: frozenset[ir.Node]
+
+    @property
+    def nodes(self) -> frozenset[ir.Node]:
+        return self.between | {self.first, self.second}
+
+
+def is_product(node: ir.Node) -> bool:
+    return (domain_of(node), node.op_type) in CONTRACTIONS
+
+
+def has_softmax(nodes: frozenset[ir.Node]) -> bool:
+    """Whether the nodes may hold a softmax: the operator, or an exponential and a sum."""
+    ops = {node.op_type for node in nodes}
+    return bool(ops & _SOFTMAX) or ("Exp" in ops and bool(ops & {"ReduceSum", "ReduceLogSumExp"}))
+
+
+def cores(view: GraphView, free: Callable[[ir.Node], bool]) -> Iterator[Core]:
+    """Every place that looks like attention, in order."""
+    for node in view.nodes:
+        if not is_product(node) or not free(node):
+            continue
+        for index, value in enumerate(node.inputs):
+            found = None if value is None else _behind(node, index, value, free)
+            if found is not None:
+                yield found
+                break
+
+
+def _behind(second: ir.Node, index: int, value: ir.Value, free: Callable[[ir.Node], bool]) -> Core | None:
+    """The attention whose weights `value` is: of the products behind it, the nearest with a softmax on the way."""
+    cone: set[ir.Node] = set()
+    products: list[ir.Node] = []
+    stack = [value.producer()]
+    while stack:
+        node = stack.pop()
+        if node is None or node in cone or node in products or not free(node):
+            continue
+        if is_product(node):
+            products.append(node)
+        elif kind_of(node) is not None and len(cone) < _CONE:
+            cone.add(node)
+            stack.extend(v.producer() for v in node.inputs if v is not None)
+    for first in products:
+        between = frozenset(_between(first, cone))
+        if has_softmax(between):
+            return Core(first, second, index, between)
+    return None
+
+
+def _between(first: ir.Node, cone: set[ir.Node]) -> set[ir.Node]:
+    reached: set[ir.Node] = set()
+    stack = [first]
+    while stack:
+        node = stack.pop()
+        for output in node.outputs:
+            for use in output.uses():
+                if use.node in cone and use.node not in reached:
+                    reached.add(use.node)
+                    stack.append(use.node)
+    return reached

@@ -1,0 +1,90 @@
+"""The pass that makes each attention a composite of its own.
+
+Cases: a softmax over the keys between two matrix products, as an operator or spelled out, with any pointwise modifier of
+the scores between: scale, additive masks, Where, masks computed from positions, soft caps, NaN guards. Views of
+queries, keys, values and result become index maps, heads that are repeated for grouped queries included.
+Refused, with a reason each: scores or weights that are read elsewhere, several products in the scores, reductions
+other than the softmax's, operands that are not float32, depths that are symbolic or above 256, and what ONNX Runtime
+does as fast.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from tilegraph.cost import CostModel
+from tilegraph.graph import GraphView, Reach, all_graphs
+from tilegraph.ops.prims import Decline
+from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.rewrites.attention.density import density
+from tilegraph.rewrites.attention.extend import Candidate, Extender
+from tilegraph.rewrites.attention.find import Core, cores
+from tilegraph.rewrites.attention.price import kind_of_mask, price
+from tilegraph.rewrites.fusion.composite import make_composite
+
+STAGE = "attention"
+
+
+class AttentionFusion(Pass):
+    """Finds attentions and takes those that are expected to win, or with offload "all" every one that it can."""
+
+    name = "fuse-attention"
+
+    def __init__(self, offload: str = "auto", cost_model: CostModel | None = None) -> None:
+        self.offload = offload
+        self.cost_model = cost_model or CostModel()
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        if self.offload == "none":
+            return PassResult(False)
+        modified = False
+        for graph in list(all_graphs(model.graph)):
+            found = self._attentions(model, graph, context)
+            for candidate, share in found:
+                call = make_composite(model, graph, candidate.nodes, [candidate.output], candidate.clones, "Attention")
+                context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
+                                         op=call.op_type, kind=kind_of_mask(candidate.space), density=share,
+                                         nodes=[n.name for n in candidate.nodes])
+                modified = True
+            if found:
+                _drop_unread(graph, {node for candidate, _ in found for node in candidate.clones})
+                graph.sort()
+        return PassResult(modified)
+
+    def _attentions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[tuple[Candidate, float]]:
+        view = GraphView(graph)
+        reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
+        opsets = {domain or "": version for domain, version in model.opset_imports.items()}
+        taken: set[ir.Node] = set()
+        pinned: set[ir.Value] = set()
+        found: list[tuple[Candidate, float]] = []
+        for core in list(cores(view, lambda n: True)):
+            try:
+                if core.nodes & taken:
+                    raise Decline("part of it belongs to another attention")
+                candidate = Extender(core, view, opsets, lambda n: n not in taken, pinned, reach.is_convex).run()
+                share = density(candidate.lowered, candidate.space)
+                cost = price(candidate, share, self.cost_model)
+                if self.offload == "auto" and not cost.wins:
+                    raise Decline(f"ONNX Runtime keeps it: {cost}")
+            except Decline as reason:
+                self._refuse(context, core, reason)
+                continue
+            own = [node for node in candidate.nodes if node not in candidate.clones]
+            taken.update(own)
+            reach.contract(own)
+            pinned.update(v for node in candidate.clones for v in node.inputs if v is not None)
+            found.append((candidate, 1.0 if share is None else round(share.elements, 4)))
+        return found
+
+    def _refuse(self, context: PassContext, core: Core, reason: Decline) -> None:
+        where = f" (at {reason.node})" if reason.node and reason.node not in reason.reason else ""
+        context.diagnostics.refused(STAGE, core.second.name or "", reason.reason + where, op=core.second.op_type,
+                                    kind="", density=None)
+
+
+def _drop_unread(graph: ir.Graph, clones: set[ir.Node]) -> None:
+    """Removes nodes of which every reader took a copy."""
+    for node in reversed([n for n in graph if n in clones]):
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            graph.remove(node, safe=True)

@@ -1,0 +1,113 @@
+"""What an attention costs in ONNX Runtime and as one kernel. µs on one thread; figures only need to rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tilegraph.cost import CostModel, estimate
+from tilegraph.ops.attention import AttentionSpace, Score, insts
+from tilegraph.ops.dtypes import BYTES, stored_name
+from tilegraph.ops.lower import kind_of
+from tilegraph.ops.lower.base import constant_of
+from tilegraph.ops.space import Apply, Inst, Load, Place
+from tilegraph.rewrites.attention.density import Density
+from tilegraph.rewrites.attention.extend import Candidate
+from tilegraph.rewrites.attention.find import is_product
+from tilegraph.spec.dims import Dim
+
+_MIN_RATIO = 1.05
+_FLOPS_PER_US = 95_000.0  # of a matrix product in ONNX Runtime
+_KERNEL_FLOPS_PER_US = 88_000.0
+_SOFTMAX_NS = 0.55  # per score, in ONNX Runtime
+_EXPONENTIAL_NS = 0.25  # per score, in the kernel: exponential, maximum, sum
+_INSTRUCTION_NS = 0.02  # per score and vector instruction of the modifier
+_PACK_NS = 0.6  # per element of a key
+_NODE_US = 3.0  # starting the kernel
+_GROUP = 8  # rows that the kernel computes at least
+_SMALL = 8  # fewer queries: the kernel packs keys that it uses too little
+
+
+@dataclass(frozen=True)
+class AttentionCost:
+    """Estimated µs, and what speaks against the kernel whatever they are."""
+
+    runtime_us: float
+    kernel_us: float
+    obstacle: str = ""
+
+    @property
+    def wins(self) -> bool:
+        return not self.obstacle and self.runtime_us >= _MIN_RATIO * self.kernel_us
+
+    def __str__(self) -> str:
+        estimates = f"estimated {self.kernel_us:.0f} µs against {self.runtime_us:.0f} µs in ONNX Runtime"
+        return f"{self.obstacle}; {estimates}" if self.obstacle else estimates
+
+
+def price(candidate: Candidate, density: Density | None, model: CostModel) -> AttentionCost:
+    """`density`: what the mask leaves, None for all."""
+    space = candidate.space
+    batch, rows, keys = (estimate(d) for d in (Dim.product(v.extent for v in space.batch), space.i.extent,
+                                               space.j.extent))
+    flops = 2.0 * batch * rows * keys * (space.depth + space.width)
+    elements = float(batch * rows * keys)
+    runtime = 2 * model.node_us("MatMul", 0, 0) + flops / _FLOPS_PER_US
+    for node in candidate.nodes:
+        if node not in candidate.clones and not is_product(node):
+            runtime += _runtime_us(node, model)
+    padded = -(-rows // _GROUP) * _GROUP / max(rows, 1)
+    share = 1.0 if density is None else density.blocks
+    modifier = sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply))
+    scores = flops / _KERNEL_FLOPS_PER_US * padded
+    scores += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * modifier) / 1e3
+    kernel = _NODE_US + share * scores + batch * keys * space.depth * _PACK_NS / 1e3
+    known = space.i.extent.as_int()
+    obstacle = f"{known} queries are too few" if known is not None and known < _SMALL else ""
+    return AttentionCost(runtime, kernel, obstacle)
+
+
+def _runtime_us(node: ir.Node, model: CostModel) -> float:
+    """A node in ONNX Runtime; it folds scales and transposes of the last two dims into the products."""
+    if node.op_type in ("Mul", "Div") and any(
+            v is not None and (array := constant_of(v)) is not None and array.size == 1 for v in node.inputs):
+        return 0.0
+    perm = node.attributes.get("perm")
+    if node.op_type == "Transpose" and perm is not None:
+        order = list(perm.as_ints())
+        if order[:-2] == list(range(len(order) - 2)):
+            return 0.0
+    size = sum(_elements(v) for v in node.outputs)
+    if node.op_type == "Softmax":
+        return model.node_us("Identity", 0, 0) + size * _SOFTMAX_NS / 1e3
+    if kind_of(node) == "view" and node.op_type != "Transpose":
+        return model.node_us("Reshape", 0, 0)
+    moved = sum(_elements(v) * BYTES[stored_name(v.dtype)] for v in (*node.inputs, *node.outputs)
+                if v is not None and v.dtype is not None)
+    return model.node_us(node.op_type, size, moved)
+
+
+def _elements(value: ir.Value) -> int:
+    if value.shape is None:
+        return 0
+    dims = [d if isinstance(d, int) else d.value for d in value.shape]
+    return 0 if any(d is None for d in dims) else estimate(Dim.product(d for d in dims if d is not None))
+
+
+def kind_of_mask(space: AttentionSpace) -> str:
+    """What decides over keys: "positions", "mask" (read from memory), both joined by "+", or "dense" for neither."""
+    found = set()
+    for inst in insts(space.x):
+        if _reads(inst, space) and isinstance(inst, Load):
+            found.add("mask")
+        elif _reads(inst, space):
+            found.add("positions")
+    return "+".join(sorted(found)) or "dense"
+
+
+def _reads(inst: Inst, space: AttentionSpace) -> bool:
+    if isinstance(inst, Score):
+        return False
+    return (isinstance(inst, Load) and space.j in inst.address.vars()) or (
+        isinstance(inst, Place) and space.j in inst.index.vars())

@@ -1,0 +1,291 @@
+"""From the nodes of an attention to its space.
+
+The nodes are lowered as those of a region are, with matrix products as one more operator, so every spelling of the
+softmax, of masks and of views is the same here: what is matched is the computation that remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from tilegraph.ops.attention.space import AttentionSpace, Score, insts
+from tilegraph.ops.broadcast import broadcast, project
+from tilegraph.ops.index import Ix, SplitNeeded, Var, flat_address, reshape_indices
+from tilegraph.ops.lower import Rule, lower_region
+from tilegraph.ops.lower.base import NodeContext
+from tilegraph.ops.lower.views import transpose
+from tilegraph.ops.prims import (
+    Const,
+    Decline,
+    Dot,
+    Extent,
+    Input,
+    Lowered,
+    Point,
+    Position,
+    Prim,
+    Reduce,
+    View,
+)
+from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, Place
+from tilegraph.spec.dims import Dim
+
+MAX_DEPTH = 256  # of d and of e
+_SPLITS = 12
+
+
+def _matmul(c: NodeContext) -> list[Prim]:
+    return [_dot(c, c.arg(0), c.arg(1))]
+
+
+def _dot(c: NodeContext, left: Prim, right: Prim) -> Dot:
+    if len(left.shape) < 2 or len(right.shape) < 2:
+        raise c.decline("a matrix product with a vector")
+    if left.dtype != "float32" or right.dtype != "float32":
+        raise c.decline(f"a matrix product of {left.dtype}: attention kernels are float32")
+    if left.shape[-1] != right.shape[-2]:
+        raise c.decline(f"extents {left.shape[-1]} and {right.shape[-2]} are not equal for certain")
+    batch = broadcast([left.shape[:-2], right.shape[:-2]])
+    return Dot((*batch, left.shape[-2], right.shape[-1]), left.dtype, left=left, right=right)
+
+
+def _einsum(c: NodeContext) -> list[Prim]:
+    """Two operands, one label summed over, one label of each alone; all other labels in both."""
+    equation = c.attr("equation", "")
+    text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
+    terms, arrow, out = text.partition("->")
+    sides = terms.split(",")
+    if len(sides) != 2 or not arrow or "." in text or any(len(set(s)) != len(s) for s in (*sides, out)):
+        raise c.decline(f"Einsum {text!r}: only explicit products of two operands")
+    a, b = sides
+    shared = [label for label in out if label in a and label in b]
+    summed = [label for label in a if label in b and label not in out]
+    rows = [label for label in a if label not in b]
+    columns = [label for label in b if label not in a]
+    if len(summed) != 1 or len(rows) != 1 or len(columns) != 1 or set(out) != {*shared, *rows, *columns}:
+        raise c.decline(f"Einsum {text!r}: not one matrix product per batch")
+    left = transpose(c.arg(0), [a.index(label) for label in (*shared, *rows, *summed)])
+    right = transpose(c.arg(1), [b.index(label) for label in (*shared, *summed, *columns)])
+    made = [*shared, *rows, *columns]
+    return [transpose(_dot(c, left, right), [made.index(label) for label in out])]
+
+
+CONTRACTIONS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Einsum"): _einsum}
+
+
+def lower_attention(nodes: Sequence[ir.Node], output: ir.Value, opsets: Mapping[str, int]) -> Lowered:
+    """Lowers `nodes` (in topological order) as a region with products; `Decline` with the reason."""
+    return lower_region(nodes, [output], opsets, CONTRACTIONS)
+
+
+def plan_attention(lowered: Lowered) -> AttentionSpace:
+    """The space of the attention that `lowered` is, or `Decline` with what it is not."""
+    if lowered.stored != ("float",):
+        raise Decline(f"attention of {', '.join(lowered.stored)}: kernels are float32")
+    puller = _Puller(lowered.outputs[0])
+    for _ in range(_SPLITS):
+        try:
+            return puller.build()
+        except SplitNeeded as split:
+            puller.split(split.var, split.inner)
+    raise Decline("the index maps of its views have no common refinement")
+
+
+class _Puller:
+    """Evaluates prims at the kernel's loops, which are those of the output (views after the product included)."""
+
+    def __init__(self, root: Prim) -> None:
+        self.root = root
+        self.vars: list[Var] = []
+        self.index: list[Ix] = []
+        for axis, extent in enumerate(root.shape):
+            if extent == 1:
+                self.index.append(Ix())
+            else:
+                self.vars.append(Var(f"i{axis}", extent))
+                self.index.append(Ix.of(self.vars[-1]))
+
+    def split(self, var: Var, inner: Dim) -> None:
+        outer_extent = var.extent.exact_div(inner)
+        if outer_extent is None or var not in self.vars:
+            raise Decline(f"a view splits the loop over {var.extent} elements")
+        outer, inside = Var(var.name + "o", outer_extent), Var(var.name + "i", inner)
+        whole = Ix.of(outer) * inner + Ix.of(inside)
+        self.index = [ix.replace({var: whole}) for ix in self.index]
+        at = self.vars.index(var)
+        self.vars[at:at + 1] = [outer, inside]
+
+    def build(self) -> AttentionSpace:
+        self.memo: dict[tuple[int, tuple[Ix, ...]], Inst] = {}
+        self.leaves: dict[object, Inst] = {}
+        self.column: Var | None = None
+        self.query: Var | None = None
+        self.dots: list[tuple[Dot, tuple[Ix, ...]]] = []
+        prim, at = self.root, tuple(self.index)
+        while isinstance(prim, View):
+            at = prim.pull(at)
+            prim = prim.source
+        if not isinstance(prim, Dot):
+            raise Decline("something other than views follows the second matrix product")
+        depth, width = prim.shape, _static(prim.shape[-1], "the width of the values")
+        i, e = _loop(at[-2], depth[-2], "i"), _loop(at[-1], depth[-1], "e")
+        batch = tuple(v for v in self.vars if v not in (i, e))
+        j = Var("j", prim.left.shape[-1])
+        self.column, self.query = j, i
+        left = self.pull(prim.left, (*project(at[:-2], prim.left.shape[:-2]), at[-2], _at(j)))
+        v = self._inner(prim.right, (*project(at[:-2], prim.right.shape[:-2]), _at(j), at[-1]), "the values")
+        x, guarded = _softmax(left)
+        if len(self.dots) != 1:
+            raise Decline("no matrix product makes the scores" if not self.dots else
+                          "the scores are made of more than one matrix product")
+        first, place = self.dots[0]
+        if _at(i) != place[-2] or _at(j) != place[-1]:
+            raise Decline("the scores are not read in the order in which they are computed")
+        depth_d = _static(first.left.shape[-1], "the depth of queries and keys")
+        d = Var("d", Dim.of(depth_d))
+        q = self._inner(first.left, (*project(place[:-2], first.left.shape[:-2]), place[-2], _at(d)), "the queries")
+        k = self._inner(first.right, (*project(place[:-2], first.right.shape[:-2]), _at(d), place[-1]), "the keys")
+        space = AttentionSpace(batch, i, j, d, e, q, k, v, x, depth_d, width, guarded,
+                               flat_address(self.index, self.root.shape))
+        _check(space)
+        return space
+
+    def _inner(self, prim: Prim, at: tuple[Ix, ...], what: str) -> Inst:
+        """An operand of a product: computed from inputs point by point."""
+        before = len(self.dots)
+        inst = self.pull(prim, at)
+        if len(self.dots) != before or any(isinstance(one, Fold) for one in insts(inst)):
+            raise Decline(f"{what} are the result of a product or a reduction inside the attention")
+        return inst
+
+    def pull(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
+        key = (id(prim), at)
+        if key not in self.memo:
+            self.memo[key] = self._pull(prim, at)
+        return self.memo[key]
+
+    def _leaf(self, inst: Inst, *key: object) -> Inst:
+        return self.leaves.setdefault((type(inst), inst.dtype, *key), inst)
+
+    def _pull(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
+        match prim:
+            case Input():
+                address = flat_address(project(at, prim.shape), prim.shape)
+                return self._leaf(Load(prim.dtype, prim.slot, prim.stored, address), prim.slot, address)
+            case Const():
+                return self._leaf(Literal(prim.dtype, prim.value), repr(prim.value))
+            case Extent():
+                return self._leaf(Place(prim.dtype, Ix.of(prim.dim)), prim.dim)
+            case Position():
+                return self._leaf(Place(prim.dtype, at[prim.axis]), at[prim.axis])
+            case Point():
+                return Apply(prim.dtype, prim, tuple(self.pull(p, project(at, p.shape)) for p in prim.operands))
+            case View():
+                return self.pull(prim.source, prim.pull(at))
+            case Reduce():
+                return self._fold(prim, at)
+            case Dot():
+                self.dots.append((prim, at))
+                return Score(prim.dtype)
+        raise Decline("a concatenation inside the attention")
+
+    def _fold(self, prim: Reduce, at: tuple[Ix, ...]) -> Inst:
+        reduced = prim.operand.shape[len(prim.operand.shape) - prim.axes:]
+        assert self.column is not None
+        if Dim.product(reduced) != self.column.extent or any(self.column in ix.vars() for ix in at):
+            raise Decline("a reduction inside the attention is not over the keys")
+        inside = reshape_indices((_at(self.column),), (self.column.extent,), reduced)
+        return Fold(prim.dtype, prim.kind, self.pull(prim.operand, (*at, *inside)))
+
+
+def _at(var: Var) -> Ix:
+    return Ix() if var.extent == 1 else Ix.of(var)
+
+
+def _loop(ix: Ix, extent: Dim, name: str) -> Var:
+    """The loop that walks the dim; a dim of extent 1 gets one of its own."""
+    if extent == 1 and ix == Ix():
+        return Var(name, extent)
+    single = ix.single()
+    if single is None or single[1] != 0 or single[0].extent != extent:
+        raise Decline("a view after the second matrix product mixes rows and columns")
+    return single[0]
+
+
+def _static(extent: Dim, what: str) -> int:
+    size = extent.as_int()
+    if size is None:
+        raise Decline(f"{what} is symbolic ({extent})")
+    if size > MAX_DEPTH:
+        raise Decline(f"{what} is {size}, more than {MAX_DEPTH}")
+    return size
+
+
+def operator(inst: Inst) -> str:
+    """The ONNX operator of a pointwise value, domain included; "" for others."""
+    return inst.point.key.partition("<")[0] if isinstance(inst, Apply) else ""
+
+
+def _softmax(weights: Inst) -> tuple[Inst, bool]:
+    """(x, whether NaN weights become 0) of a softmax over the column loop."""
+    guarded = False
+    if operator(weights) == "Where":
+        condition, zero, rest = weights.args
+        if operator(condition) == "IsNaN" and condition.args[0] is rest and _is_zero(zero):
+            weights, guarded = rest, True
+    found = _quotient(weights)
+    if found is None:
+        raise Decline("the weights of the second matrix product are not a softmax over its keys")
+    powers, total = found
+    if not isinstance(total, Fold) or total.kind != "sum" or total.operand is not powers or operator(powers) != "Exp":
+        raise Decline("the weights of the second matrix product are not a softmax over its keys")
+    shifted = powers.args[0]
+    if operator(shifted) != "Sub":
+        raise Decline("the softmax does not subtract the maximum of the row")
+    x, peak = shifted.args
+    if not isinstance(peak, Fold) or peak.kind not in ("max", "peak") or peak.operand is not x:
+        raise Decline("the softmax subtracts something other than the maximum of the row")
+    if any(isinstance(inst, Fold) for inst in insts(x)):
+        raise Decline("the scores are changed by a reduction before the softmax")
+    return x, guarded
+
+
+def _is_zero(inst: Inst) -> bool:
+    return isinstance(inst, Literal) and inst.value == 0
+
+
+def _quotient(inst: Inst) -> tuple[Inst, Inst] | None:
+    """(a, b) of a / b or of a * reciprocal(b)."""
+    if operator(inst) == "Div":
+        return inst.args[0], inst.args[1]
+    if operator(inst) == "Mul":
+        for a, b in (inst.args, inst.args[::-1]):
+            if operator(b) == "Reciprocal":
+                return a, b.args[0]
+    return None
+
+
+def _check(space: AttentionSpace) -> None:
+    """What the kernel generator relies on."""
+    for inst in insts(space.x):
+        if isinstance(inst, (Load, Place)):
+            ix = inst.address if isinstance(inst, Load) else inst.index
+            if space.j in ix.hidden():
+                raise Decline("a view divides the key's index in a mask")
+            if isinstance(inst, Load) and ix.coef(space.j) not in (Dim.of(0), Dim.of(1)):
+                raise Decline(f"an operand of the scores is read with stride {ix.coef(space.j)} along the keys")
+    if not isinstance(space.v, Load) or space.v.address.coef(space.e) != (1 if space.width > 1 else 0) \
+            or space.e in space.v.address.hidden():
+        raise Decline("the values are not contiguous along their last axis")
+    if space.address.coef(space.e) != (1 if space.width > 1 else 0):
+        raise Decline("the output is not contiguous along its last axis")
+    for inst in (space.q, space.k):
+        for one in insts(inst):
+            if isinstance(one, Load) and space.d in one.address.hidden():
+                raise Decline("a view divides the inner index of queries or keys")
+    if any(i.dtype not in ("float32",) for i in (space.q, space.k, space.v, space.x)):
+        raise Decline("attention kernels are float32")
+    if not any(isinstance(inst, Score) for inst in insts(space.x)):
+        raise Decline("the weights do not depend on the scores")

@@ -1,0 +1,54 @@
+"""What an attention kernel evaluates, at its loops: batch loops, query i, key j, and the two inner dims d and e."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilegraph.ops.index import Ix, Var
+from tilegraph.ops.space import Inst
+
+
+@dataclass(frozen=True, eq=False)
+class Score(Inst):
+    """The product of query i and key j, a leaf of the score modifier (float32)."""
+
+
+@dataclass(frozen=True)
+class AttentionSpace:
+    """out[batch, i, e] = sum_j softmax_j(x)[i, j] * v[batch, j, e], x made of sum_d q[batch, i, d] * k[batch, j, d].
+
+    `q` is evaluated at (batch, i, d), `k` at (batch, j, d), `v` at (batch, j, e), and `x` at (batch, i, j) with a
+    `Score` leaf. `depth` and `width` are the extents of d and e. `guarded`: weights that are NaN count as 0.
+    `address`: where element (batch, i, e) of the output lies.
+    """
+
+    batch: tuple[Var, ...]
+    i: Var
+    j: Var
+    d: Var
+    e: Var
+    q: Inst
+    k: Inst
+    v: Inst
+    x: Inst
+    depth: int
+    width: int
+    guarded: bool
+    address: Ix
+
+
+def insts(root: Inst) -> Iterator[Inst]:
+    """Every value below `root` once, operands first."""
+    done: set[int] = set()
+    stack: list[tuple[Inst, bool]] = [(root, False)]
+    while stack:
+        inst, ready = stack.pop()
+        if id(inst) in done:
+            continue
+        if ready:
+            done.add(id(inst))
+            yield inst
+        else:
+            stack.append((inst, True))
+            stack.extend((a, False) for a in reversed(inst.args))
