@@ -41,7 +41,7 @@ def manifest(partitions: Sequence[EmitPartition], library: bytes | LibraryInfo =
     info = library if isinstance(library, LibraryInfo) else LibraryInfo(hashlib.sha256(library).hexdigest(),
                                                                         len(library))
     return Manifest("cpu", Library("kernels.cpu.so", info.sha256, info.bytes, "x86-64-v4", ("avx512bf16",)),
-                    {p.name: p.program for p in partitions}, "0" * 64, {"tilegraph": "0.1.0"}, {"regions": 2})
+                    {p.name: p.program for p in partitions}, "0" * 64, {"tilegraph": "0.1.0"})
 
 
 def library_file(folder: Path) -> Path:
