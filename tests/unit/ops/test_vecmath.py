@@ -39,7 +39,7 @@ BOUNDS = {
     "log": Bound("std::log(x)", 0.95, 1.05),
     "log1p": Bound("std::log1p(x)", 1.75, 1.85, signed=False),
     "tanh": Bound("std::tanh(x)", 2.6, 2.7),
-    "erf": Bound("std::erf(x)", 4.0, 4.6),
+    "erf": Bound("std::erf(x)", 4.2, 4.8),
     "sigmoid": Bound("x < -88.376 ? 0 : x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x))", 2.55, 2.65),
     "softplus": Bound("x != x ? x : std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x)))", 2.2, 2.7),
     "sin": Bound("std::sin(x)", 1.6, 1.6),

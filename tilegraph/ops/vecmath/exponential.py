@@ -146,7 +146,7 @@ def mish(m: Math[V], x: V) -> V:
 
 
 def erf(m: Math[V], x: V) -> V:
-    """float32: at most 4 ulp, odd, never above 1 in magnitude; erf(-0) = -0. About 24 instructions, no division.
+    """float32: at most 4.2 ulp, odd, never above 1 in magnitude; erf(-0) = -0. About 24 instructions, no division.
 
     x P(x^2) with a polynomial in x^2 scaled to [-1, 1], on |x| <= 3.92, where erf rounds to 1.
     """
