@@ -15,6 +15,7 @@ import onnx_ir as ir
 from tilegraph.graph import GraphView, Reach
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.prims import Decline
+from tilegraph.ops.space import Space
 from tilegraph.rewrites.fusion.legal import Candidate, examine, work
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
@@ -41,7 +42,7 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
     def alone(node: ir.Node) -> float:
         if node not in weights:
             try:
-                weights[node] = work(examine([node], view, verdicts).space)
+                weights[node] = _evaluations(examine([node], view, verdicts).space)
             except Decline:
                 weights[node] = float("inf") if kind_of(node) != "view" else 0.0
         return weights[node]
@@ -104,11 +105,16 @@ def _neighbours(region: Candidate, view: GraphView) -> list[ir.Node]:
     return sorted(before, key=lambda n: -view.order[n]) + sorted(after - before, key=view.order.__getitem__)
 
 
+def _evaluations(space: Space) -> float:
+    """The work if a value of a row cost no more than a lane: alone, such values are computed 16 at a time."""
+    return work(space, per_row=1 / 16)
+
+
 def _not_wasteful(before: Candidate, after: Candidate, alone: float) -> None:
     """Refuses a node that the region would evaluate many times over because it broadcasts the result.
 
     `alone`: the node's work in a kernel of its own.
     """
-    extra = work(after.space) - work(before.space)
+    extra = _evaluations(after.space) - _evaluations(before.space)
     if extra > 1.5 * alone + _SLACK:
         raise Decline(f"it would be recomputed: {extra:.0f} vector instructions instead of {alone:.0f}")

@@ -56,8 +56,8 @@ def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts,
     return Candidate(ordered, outputs, lowered, space, clones)
 
 
-def work(space: Space) -> float:
-    """Vector instructions of one run, 16 lanes each; values that do not change along the columns count once a row."""
+def work(space: Space, *, per_row: float = 1.0) -> float:
+    """Vector instructions of one run, 16 lanes each; values that do not change along the columns count `per_row`."""
     cols = set(space.cols)
     rows = estimate(Dim.product(v.extent for v in space.rows))
     columns = estimate(Dim.product(v.extent for v in space.cols))
@@ -69,13 +69,13 @@ def work(space: Space) -> float:
             total += rows * columns / 16
         elif isinstance(inst, Load):
             moving = bool(inst.address.vars() & cols)
-            total += rows * (columns / 16 if moving else 1)
+            total += rows * (columns / 16 if moving else per_row)
         elif isinstance(inst, Place):
             moving = bool(inst.index.vars() & cols)
         else:
             moving = any(depends[id(a)] for a in inst.args)
             if isinstance(inst, Apply):
-                total += inst.point.cost * rows * (columns / 16 if moving else 1)
+                total += inst.point.cost * rows * (columns / 16 if moving else per_row)
         depends[id(inst)] = moving
     return total
 
