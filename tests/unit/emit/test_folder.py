@@ -198,7 +198,7 @@ def test_constants_in_data_files_are_taken_along(tmp_path: Path) -> None:
 def test_nothing_compiled_needs_no_library(tmp_path: Path, emitted: tuple[ir.Model, Manifest, Path]) -> None:
     found = Manifest("cpu", type(emitted[1].library)("", "", 0, "x86-64-v3"), {}, "0" * 64, {})
     write_folder(tmp_path / "out", chain(), found, None)
-    assert set(listing(tmp_path / "out")) == {"model.onnx", "model.onnx.data", "manifest.json"}
+    assert set(listing(tmp_path / "out")) == {"model.onnx", "model.onnx.data", "manifest.json", "report.json"}
     assert read_folder(tmp_path / "out") == found
     with pytest.raises(InternalError, match="there is no library"):
         write_folder(tmp_path / "other", emitted[0], emitted[1], None)
