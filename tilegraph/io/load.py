@@ -16,6 +16,7 @@ from tilegraph.io.external import check_external, map_externals
 from tilegraph.io.freeze import freeze_dims
 from tilegraph.io.inline import inline_functions
 from tilegraph.io.names import fix_names, name_dims
+from tilegraph.io.own import own_tensors
 from tilegraph.io.parse import parse_proto, read_proto
 from tilegraph.io.sparse import densify
 from tilegraph.io.walk import all_graphs
@@ -27,7 +28,7 @@ ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
 def load(source: ModelSource, *, dims: Mapping[str, int] | None = None) -> ir.Model:
-    """The model in `source`: a path, the bytes of a file, a ModelProto, or an ir.Model (which is copied, not changed).
+    """The model in `source`: a path, the bytes of a file, a ModelProto or an ir.Model (neither of which is changed).
 
     Weights in external data stay memory-mapped. `dims` gives integers for symbolic extents of the graph inputs.
     The result has: functions inlined except those of domain `ai.tilegraph`; a unique name for every node and value;
@@ -53,6 +54,8 @@ def load(source: ModelSource, *, dims: Mapping[str, int] | None = None) -> ir.Mo
             path = Path(source)
             proto, name = read_proto(path), str(path)
         model = _from_proto(proto, path, name)
+    if isinstance(source, (ir.Model, onnx.ModelProto)):
+        own_tensors(model)
     _settle_domains(model)
     _settle_inputs(model)
     inline_functions(model)
