@@ -9,16 +9,20 @@ go last.
 from tilegraph.passes.base import Pass
 from tilegraph.rewrites.algebra.channel_norm import ChannelNorm
 from tilegraph.rewrites.algebra.clean_up import CleanUp
+from tilegraph.rewrites.algebra.conv_rank import ConvRank
 from tilegraph.rewrites.algebra.fold_after import FoldAfter
 from tilegraph.rewrites.algebra.fold_before import FoldBefore
 from tilegraph.rewrites.algebra.hard_sigmoid import HardSigmoid
+from tilegraph.rewrites.algebra.one_hot import OneHotGather
 
 ALGEBRA: tuple[Pass, ...] = (
+    OneHotGather(),
     HardSigmoid(),
     FoldAfter(),
     FoldBefore(),
+    ConvRank(),
     ChannelNorm(),
     CleanUp(),
 )
 
-__all__ = ["ALGEBRA", "ChannelNorm", "CleanUp", "FoldAfter", "FoldBefore", "HardSigmoid"]
+__all__ = ["ALGEBRA", "ChannelNorm", "CleanUp", "ConvRank", "FoldAfter", "FoldBefore", "HardSigmoid", "OneHotGather"]

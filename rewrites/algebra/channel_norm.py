@@ -72,7 +72,7 @@ def _chain_at(node: ir.Node, graph: ir.Graph, constants: Constants) -> list[ir.N
     if not (fits(scale, ir.DataType.FLOAT) and fits(shift, ir.DataType.FLOAT)):
         return []
     parts = {"scale": scale, "shift": shift, "mean": np.zeros(count), "variance": np.ones(count)}
-    inputs = [constants.make(node, f"{last.name}_{name}", array, ir.DataType.FLOAT) for name, array in parts.items()]
+    inputs = [constants.make(f"{last.name}_{name}", array, ir.DataType.FLOAT) for name, array in parts.items()]
     norm = ir.node("BatchNormalization", [value, *inputs], {"epsilon": 0.0},
                    name=constants.names.node(f"{last.name}_norm"))
     result = norm.outputs[0]

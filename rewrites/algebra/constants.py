@@ -40,20 +40,19 @@ class Constants:
         old = node.inputs[index] if index < len(node.inputs) else None
         freed = 0 if old is None else self._freed(node, old)
         base = node.name if old is None else old.name
-        value = self.make(node, f"{base}_scaled" if old is not None else f"{base}_bias", array, dtype)
+        value = self.make(f"{base}_scaled" if old is not None else f"{base}_bias", array, dtype)
         self.model.graph.meta[GROWTH_KEY] = max(self._total() - freed, 0)
         if index >= len(node.inputs):
             node.resize_inputs(index + 1)
         node.replace_input_with(index, value)
 
-    def make(self, node: ir.Node, name: str, array: Array, dtype: ir.DataType) -> ir.Value:
-        """A new initializer of the graph of `node`."""
-        assert node.graph is not None
-        data = np.ascontiguousarray(array, dtype=dtype.numpy())
+    def make(self, name: str, array: Array, dtype: ir.DataType) -> ir.Value:
+        """A new initializer of the main graph, which subgraphs see too."""
+        data = np.array(array, dtype=dtype.numpy(), order="C")
         name = self.names.value(name)
         tensor = ir.Tensor(data, dtype=dtype, name=name)
         value = ir.Value(name=name, shape=ir.Shape(data.shape), type=ir.TensorType(dtype), const_value=tensor)
-        node.graph.register_initializer(value)
+        self.model.graph.register_initializer(value)
         self.model.graph.meta[GROWTH_KEY] = self._total() + data.nbytes
         return value
 

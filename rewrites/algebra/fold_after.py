@@ -170,7 +170,7 @@ def _matmul(node: ir.Node, chain: list[ir.Node], total: Affine, constants: Const
         if not is_op(last, "Add", "Sub", "Mul", "Div"):
             raise Refuse("what follows it is not arithmetic")
         keep = total.shift.reshape(()) if total.shift.size == 1 else shift
-        added = constants.make(node, f"{last.name}_shift", keep, dtype)
+        added = constants.make(f"{last.name}_shift", keep, dtype)
         constants.replace(node, 1, weights * scale, dtype)
         rest = ir.node("Add", [result, added], name=constants.names.node(f"{last.name}_shift"))
         rest.outputs[0].name = constants.names.value(f"{last.outputs[0].name}_shifted")

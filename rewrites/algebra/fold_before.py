@@ -158,7 +158,7 @@ def _pushed(node: ir.Node, weights: Array, shift: Array) -> Array:
 def _shifted(node: ir.Node, last: ir.Node, total: Affine, shift: Array, constants: Constants) -> ir.Value:
     dtype = node.outputs[0].dtype
     assert dtype is not None
-    constant = constants.make(node, f"{last.name}_shift", shift, dtype)
+    constant = constants.make(f"{last.name}_shift", shift, dtype)
     add = ir.node("Add", [total.source, constant], name=constants.names.node(f"{last.name}_shift"))
     result = add.outputs[0]
     result.name = constants.names.value(f"{last.outputs[0].name}_shifted")

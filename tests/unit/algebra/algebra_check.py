@@ -38,7 +38,7 @@ def prepared(text: str, kind: str = "float", opset: int = 17, **arrays: np.ndarr
     proto = onnx.parser.parse_model(header + text.replace("T[", f"{kind}["))
     for name, array in arrays.items():
         cast = array.astype(TYPES[kind]) if array.dtype.kind == "f" else array
-        proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(cast), name))
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(cast, order="C"), name))
     model = load(proto)
     Pipeline([LiftConstants(), Shapes()]).run(model, PassContext())
     return model
