@@ -63,7 +63,7 @@ class WorkerProcess:
             raise self._died(do)
         reply: dict[str, Any] = json.loads(line)
         if not reply.pop("ok"):
-            raise InputError(f"{self.peer.path}: {reply['error'].strip()} ({reply['kind']} during '{do}')")
+            raise InputError(f"{self.peer.path}: {' '.join(reply['error'].split())} ({reply['kind']} during '{do}')")
         return reply
 
     def describe(self) -> dict[str, Any]:

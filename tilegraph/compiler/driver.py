@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from tilegraph import __version__, targets
 from tilegraph.codegen.cache import KernelCache
+from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.kernels import KernelStore
 from tilegraph.codegen.library import link
 from tilegraph.codegen.version import TVM_VERSION
@@ -81,11 +81,10 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
             parts = _programs(graph, groups, store, run.diagnostics)
         summary.partitions = len(parts)
         with run.stage("link"):
-            info, library = _link(store)
+            linked, library = _link(store, target, isa)
         with run.stage("emit"):
             emit(graph, parts, run.diagnostics)
-        manifest = Manifest(target, Library(library_file(target), info.sha256, info.bytes, isa.base, isa.features),
-                            {p.name: p.program for p in parts}, _digest(model), _tools(), {})
+        manifest = Manifest(target, linked, {p.name: p.program for p in parts}, _digest(model), _tools(), {})
     else:
         rewritten = graph
     summary.nodes_after = _count(graph)
@@ -135,11 +134,14 @@ def _programs(model: ir.Model, groups: list[tuple[ir.Graph, tuple[ir.Node, ...]]
     return parts
 
 
-def _link(store: KernelStore) -> tuple[Any, bytes]:
+def _link(store: KernelStore, target: str, isa: Isa) -> tuple[Library, bytes]:
+    """The linked library and what the manifest says of it; nothing at all where nothing was compiled."""
+    if not store.objects:
+        return Library("", "", 0, isa.base), b""
     with tempfile.TemporaryDirectory(prefix="tilegraph-") as folder:
         path = Path(folder) / "kernels.so"
         info = link(store.objects, path)
-        return info, path.read_bytes()
+        return Library(library_file(target), info.sha256, info.bytes, isa.base, isa.features), path.read_bytes()
 
 
 def _dumper(folder: Path | None) -> Callable[[str, str], None] | None:

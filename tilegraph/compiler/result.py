@@ -73,8 +73,9 @@ class OptimizedModel:
         if self.manifest is None:
             raise UsageError("nothing was compiled in a dry run; optimize without dry_run to save")
         with tempfile.TemporaryDirectory(prefix="tilegraph-") as folder:
-            library = Path(folder) / self.manifest.library.file
-            library.write_bytes(self._library)
+            library = Path(folder) / self.manifest.library.file if self._library else None
+            if library is not None:
+                library.write_bytes(self._library)
             report = {**self.report(), "seconds": {}}  # without times: the same model gives the same folder
             manifest = replace(self.manifest, report=report)
             sources = [Path(self.source)] if isinstance(self.source, (str, Path)) else []
