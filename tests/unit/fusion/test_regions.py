@@ -1,0 +1,169 @@
+"""Region fusion: what becomes one composite, and each reason why a node stays out."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from tests.unit.fusion.parse import model
+from tilegraph.cost import CostModel
+from tilegraph.passes import PassContext
+from tilegraph.rewrites.fusion import RegionFusion
+from tilegraph.rewrites.fusion.composite import DOMAIN
+
+
+def fuse(graph: str, offload: str = "all", opset: int = 20) -> tuple[ir.Model, PassContext, bool]:
+    made, context = model(graph, opset), PassContext()
+    modified = RegionFusion(offload).run(made, context).modified
+    return made, context, modified
+
+
+def kinds(made: ir.Model) -> list[str]:
+    return ["region" if n.domain == DOMAIN else n.op_type for n in made.graph]
+
+
+def bodies(made: ir.Model) -> list[list[str]]:
+    """The operators of each call's body, in the order of the calls."""
+    return [[n.op_type for n in made.functions[call.op_identifier()] if n.op_type != "Constant"]
+            for call in made.graph if call.domain == DOMAIN]
+
+
+def refusal(context: PassContext, name: str) -> str:
+    (found,) = [d.reason for d in context.diagnostics if not d.taken and d.subject == name]
+    return found
+
+
+WHOLE = {
+    "tanh GELU": ("""(float[4,64] x, float[64] b) => (float[4,64] y) {
+        u = Add(x, b) three = Constant<value = float {3.0}>() p = Pow(u, three)
+        c = Constant<value = float {0.044715}>() q = Mul(p, c) r = Add(u, q) k = Constant<value = float {0.797885}>()
+        s = Mul(r, k) t = Tanh(s) one = Constant<value = float {1.0}>() v = Add(t, one) w = Mul(u, v)
+        h = Constant<value = float {0.5}>() y = Mul(w, h) }""", 9),
+    "layer normalisation": ("""(float[4,64] x, float[64] g) => (float[4,64] y) {
+        a = Constant<value = int64[1] {-1}>() m = ReduceMean(x, a) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, a)
+        e = Constant<value = float {0.00001}>() w = Add(v, e) s = Sqrt(w) n = Div(d, s) y = Mul(n, g) }""", 8),
+    "softmax with a mask": ("""(float[2,4,64] x, float[1,1,64] m) => (float[2,4,64] y) {
+        z = Add(x, m) y = Softmax<axis=-1>(z) }""", 2),
+    "rotary embedding": ("""(float[1,5,4,32] x, float[1,5,1,32] c, float[1,5,1,32] s) => (float[1,5,4,32] y) {
+        a, b = Split<axis=-1, num_outputs=2>(x) n = Neg(b) r = Concat<axis=-1>(n, a) p = Mul(x, c) q = Mul(r, s)
+        y = Add(p, q) }""", 6),
+    "SwiGLU": ("(float[4,64] g, float[4,64] u) => (float[4,64] y) { s = Sigmoid(g) h = Mul(g, s) y = Mul(h, u) }", 3),
+    "two outputs": ("(float[4,64] x) => (float[4,64] y, float[4,64] z) { y = Exp(x) z = Neg(y) }", 2),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_chain_becomes_one_composite(name: str) -> None:
+    text, count = WHOLE[name]
+    before = model(text)
+    results = [v.name for v in before.graph.outputs]
+    operators = [n.op_type for n in before.graph if n.op_type != "Constant"]
+    made, context, modified = fuse(text)
+    assert modified
+    assert [k for k in kinds(made) if k != "Constant"] == ["region"]
+    assert bodies(made) == [operators]
+    assert [v.name for v in made.graph.outputs] == results
+    (taken,) = context.diagnostics.of("fusion", taken=True)
+    assert taken.reason == f"{count} nodes in one kernel"
+    onnx.checker.check_model(ir.to_proto(made))
+
+
+def test_equal_regions_share_one_function() -> None:
+    made, _, _ = fuse("""(float[8,16] x, float[16,16] w) => (float[8,16] y) {
+        a = MatMul(x, w) b = Exp(a) c = Neg(b) d = MatMul(c, w) e = Exp(d) y = Neg(e) }""")
+    assert kinds(made) == ["MatMul", "region", "MatMul", "region"]
+    assert len(made.functions) == 1
+    made, _, _ = fuse("""(float[8,16] x, float[16,16] w) => (float[8,16] y) {
+        a = MatMul(x, w) b = Exp(a) c = Neg(b) d = MatMul(c, w) e = Exp(d) y = Abs(e) }""")
+    assert len(made.functions) == 2
+
+
+def test_a_path_through_another_node_keeps_a_region_apart() -> None:
+    made, context, _ = fuse("""(float[16,16] x) => (float[16,16] y) {
+        a = Exp(x) b = MatMul(a, a) c = Neg(b) y = Add(c, a) }""")
+    assert bodies(made) == [["Exp"], ["Neg", "Add"]]
+    assert refusal(context, "MatMul_1") == "MatMul is not an operator that regions take"
+
+
+def test_a_reduction_over_another_axis_stays_out() -> None:
+    made, context, _ = fuse("""(float[16,8] x) => (float[1,8] y) {
+        a = Constant<value = int64[1] {0}>() e = Exp(x) s = ReduceSum(e, a) y = Neg(s) }""")
+    assert bodies(made) == [["Exp"], ["Neg"]]
+    assert "not the last ones" in refusal(context, "ReduceSum_2")
+
+
+def test_a_shared_view_is_copied_into_the_region() -> None:
+    """The transposed operand feeds a product too: the region takes its own copy and the view stays."""
+    made, _, _ = fuse("""(float[4,8,16] x, float[8,16,4] w) => (float[8,4,16] y, float[8,4,4] z) {
+        t = Transpose<perm=[1,0,2]>(x) y = Exp(t) z = MatMul(t, w) }""")
+    assert sorted(kinds(made)) == ["MatMul", "Transpose", "region"]
+    assert bodies(made) == [["Transpose", "Exp"]]
+
+
+def test_a_view_that_only_regions_read_leaves_the_graph() -> None:
+    made, _, _ = fuse("(float[4,8,16] x) => (float[8,4,16] y) { t = Transpose<perm=[1,0,2]>(x) y = Exp(t) }")
+    assert kinds(made) == ["region"]
+
+
+def test_bodies_of_control_flow_have_regions_of_their_own() -> None:
+    made, _, _ = fuse("""(float[4,64] x, bool c) => (float[4,64] y) {
+        k = Exp(x)
+        y = If (c) <then_branch = t () => (float[4,64] p) { q = Neg(k) p = Abs(q) },
+                    else_branch = e () => (float[4,64] r) { r = Identity(k) }> }""")
+    branch = next(n for n in made.graph if n.op_type == "If").attributes["then_branch"].as_graph()
+    assert [n.domain for n in branch] == [DOMAIN]
+    assert [v.name for v in branch.outputs] == ["p"]
+
+
+def test_the_cost_model_decides_in_auto() -> None:
+    tiny = "(float[2] x) => (float[2] y) { y = Relu(x) }"
+    made, context, modified = fuse(tiny, "auto")
+    assert (kinds(made), modified) == (["Relu"], False)
+    assert refusal(context, "Relu_0").startswith("ONNX Runtime keeps it: estimated")
+    assert fuse(tiny, "all")[2]
+    large, _ = WHOLE["tanh GELU"]
+    assert fuse(large.replace("[4,64]", "[512,3072]").replace("[64]", "[3072]"), "auto")[2]
+
+
+def test_offload_none_changes_nothing() -> None:
+    text, _ = WHOLE["SwiGLU"]
+    made, context, modified = fuse(text, "none")
+    assert (kinds(made), modified, list(context.diagnostics)) == (["Sigmoid", "Mul", "Mul"], False, [])
+
+
+def test_a_model_without_candidates_is_not_modified() -> None:
+    made, _, modified = fuse("(float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }")
+    assert (kinds(made), modified) == (["MatMul"], False)
+
+
+def test_too_many_inputs_are_split() -> None:
+    names = [f"x{k}" for k in range(60)]
+    steps = [f"s0 = Add({names[0]}, {names[1]})"]
+    steps += [f"s{k} = Add(s{k - 1}, {names[k + 1]})" for k in range(1, 59)]
+    made, context, _ = fuse(f"({', '.join(f'float[8,16] {n}' for n in names)}) => (float[8,16] s58) "
+                            f"{{ {' '.join(steps)} }}")
+    assert len(bodies(made)) == 2
+    assert sum(map(len, bodies(made))) == 59
+
+
+def test_growth_is_bounded() -> None:
+    steps = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(120))
+    made, _, _ = fuse(f"(float[8,16] v0) => (float[8,16] v120) {{ {steps} }}")
+    assert [len(b) for b in bodies(made)] == [96, 24]
+
+
+def test_the_same_model_gives_the_same_regions() -> None:
+    text, _ = WHOLE["layer normalisation"]
+    first, second = fuse(text)[0], fuse(text)[0]
+    assert ir.to_proto(first).SerializeToString(deterministic=True) == \
+        ir.to_proto(second).SerializeToString(deterministic=True)
+
+
+def test_another_cost_model_may_be_given() -> None:
+    class Never(CostModel):
+        def kernel_us(self, *, vectors: float, bytes_moved: int, inputs: int) -> float:
+            return 1e9
+
+    made = model(WHOLE["tanh GELU"][0])
+    assert not RegionFusion("auto", Never()).run(made, PassContext()).modified

@@ -1,0 +1,41 @@
+"""The table of targets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilegraph import targets
+from tilegraph.codegen.isa import BASES
+from tilegraph.errors import UsageError
+from tilegraph.passes import Pipeline
+from tilegraph.rewrites.fusion import RegionFusion
+
+
+def test_every_target_is_described_and_has_a_pipeline() -> None:
+    assert "cpu" in targets.names()
+    for name in targets.names():
+        assert targets.describe(name)
+        passes = list(targets.get(name).passes("auto"))
+        Pipeline(passes)
+        names = [p.name for p in passes]
+        assert len(set(names)) == len(names)
+
+
+def test_regions_come_last_and_know_what_to_offload() -> None:
+    for offload in ("all", "auto", "none"):
+        last = list(targets.get("cpu").passes(offload))[-1]
+        assert isinstance(last, RegionFusion)
+        assert last.offload == offload
+
+
+def test_an_unknown_target_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown target 'tpu'; known: cpu"):
+        targets.get("tpu")
+
+
+def test_kernels_are_compiled_for_a_level_and_not_for_one_cpu() -> None:
+    isa = targets.get("cpu").isa("znver4")
+    assert (isa.base, isa.features) == ("x86-64-v4", ())
+    assert targets.get("cpu").isa(None).base in BASES
+    with pytest.raises(UsageError, match="unknown CPU"):
+        targets.get("cpu").isa("pentium")
