@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -165,6 +166,8 @@ def run(arguments: Sequence[str] | None) -> int:
     """Runs the command line and turns every outcome into an exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     verbose = bool({"-v", "--verbose"} & set(given))
+    if not verbose:
+        logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what it notes about a model, our own errors say better
     try:
         code = app(args=given or ["--help"], prog_name="tilegraph", standalone_mode=False)
         sys.stdout.flush()
