@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from tilegraph.ops.lower import is_parameter
@@ -20,9 +19,16 @@ DOMAIN = "ai.tilegraph"
 
 def _belongs_inside(value: ir.Value, parameter: bool) -> bool:
     """Whether the body should hold the constant. Other constants stay inputs: the kernel reads them from memory."""
-    if value.shape is None or value.const_value is None or value.is_graph_input():
+    if value.shape is None or value.is_graph_input() or not (value.const_value is not None or _of_constant_node(value)):
         return False
-    return parameter or int(np.prod(value.const_value.shape.numpy(), dtype=np.int64)) == 1
+    return parameter or all(d == 1 for d in value.shape)
+
+
+def _of_constant_node(value: ir.Value) -> bool:
+    """Where the pass that turns Constant nodes into initializers is disabled."""
+    producer = value.producer()
+    return producer is not None and producer.domain == "" and producer.op_type == "Constant" \
+        and constant_of(value) is not None
 
 
 class _Writer:
@@ -54,8 +60,8 @@ class _Writer:
     def _constant(self, value: ir.Value) -> ir.Value:
         array = constant_of(value)
         assert array is not None
-        assert value.const_value is not None
-        tensor = ir.tensor(array, dtype=value.const_value.dtype, name=None)
+        dtype = value.dtype if value.const_value is None else value.const_value.dtype
+        tensor = ir.tensor(array, dtype=dtype, name=None)
         node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=f"constant{len(self.nodes)}")
         result = node.outputs[0]
         result.name, result.shape, result.type = f"c{len(self.nodes)}", value.shape, value.type
