@@ -148,7 +148,7 @@ class Extender:
         return list(dict.fromkeys(found))
 
     def _mask(self, value: ir.Value) -> frozenset[ir.Node]:
-        """The nodes that make a mask out of positions and of things much smaller than it; empty if there are none."""
+        """The nodes that make a mask out of positions and of things much smaller than it, or only views; else empty."""
         nodes: set[ir.Node] = set()
         leaves: set[ir.Value] = set()
         stack = [value]
@@ -162,9 +162,8 @@ class Extender:
             if producer not in nodes:
                 nodes.add(producer)
                 stack.extend(v for v in producer.inputs if v is not None)
-        if any(constant_of(leaf) is None and _elements(leaf) * 8 > _elements(value) for leaf in leaves):
-            return frozenset()
-        return frozenset(nodes)
+        small = all(constant_of(leaf) is not None or _elements(leaf) * 8 <= _elements(value) for leaf in leaves)
+        return frozenset(nodes) if small or all(kind_of(n) == "view" for n in nodes) else frozenset()
 
     # -- downwards --------------------------------------------------------------------------------------------
     def _follow(self, best: Candidate) -> Candidate:

@@ -1,8 +1,8 @@
 """The pass that makes each attention a composite of its own.
 
-Cases: a softmax over the keys between two matrix products, as an operator or spelled out, with any pointwise modifier of
-the scores between: scale, additive masks, Where, masks computed from positions, soft caps, NaN guards. Views of
-queries, keys, values and result become index maps, heads that are repeated for grouped queries included.
+Cases: a softmax over the keys between two matrix products, as an operator or spelled out, with any pointwise
+modifier of the scores between: scale, additive masks, Where, masks computed from positions, soft caps, NaN guards.
+Views of queries, keys, values and result become index maps, heads that are repeated for grouped queries included.
 Refused, with a reason each: scores or weights that are read elsewhere, several products in the scores, reductions
 other than the softmax's, operands that are not float32, depths that are symbolic or above 256, and what ONNX Runtime
 does as fast.

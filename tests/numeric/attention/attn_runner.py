@@ -1,0 +1,58 @@
+"""Compiles the attention composite of a model and runs it between guard bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from tests.numeric.codegen.runner import Array, Compiled
+from tests.unit.attention.attn_support import fused
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention import generate
+from tilegraph.codegen.isa import Isa, host
+from tilegraph.codegen.library import link
+from tilegraph.ops.attention import AttentionSpace, lower_attention, plan_attention
+
+_SIZES = frozenset({"Shape", "Gather", "Concat", "Squeeze", "Unsqueeze"})
+
+
+def _call(graph: ir.Model) -> ir.Node:
+    (call,) = [n for n in graph.graph if n.domain == "ai.tilegraph"]
+    return call
+
+
+def compile_attention(model: onnx.ModelProto, isa: Isa | None = None) -> tuple[Compiled, AttentionSpace, ir.Model]:
+    """The kernel of a model that is one attention and nothing else after normalisation, sizes apart."""
+    graph, decisions = fused(model)
+    left = [n.op_type for n in graph.graph if n.op_type not in _SIZES]
+    assert len(left) == 1 and left[0].startswith("Attention_"), f"{left}: {[d.reason for d in decisions]}"
+    call = _call(graph)
+    function = graph.functions[call.op_identifier()]
+    lowered = lower_attention(list(function), function.outputs[0], function.opset_imports)
+    space = plan_attention(lowered)
+    isa = isa or host()
+    kernel = generate(space, "tg_test", isa.vector_bits)
+    data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "k.so"
+        link({"tg_test": data}, path)
+        library = ctypes.CDLL(str(path))
+    return Compiled(lowered, None, kernel, library["__tvm_ffi_tg_test"], library), space, graph  # type: ignore[arg-type]
+
+
+def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1, offset: int = 0) -> Array:
+    """The result; `feeds` are the model's inputs, initializers are found in the model."""
+    call = _call(graph)
+    function = graph.functions[call.op_identifier()]
+    known = dict(feeds)
+    for outside, inside in zip(call.inputs, function.inputs, strict=True):
+        assert outside is not None
+        if outside.const_value is not None:
+            known[inside.name or ""] = outside.const_value.numpy()
+        elif outside.name in feeds:
+            known[inside.name or ""] = feeds[outside.name]
+    return compiled.run(known, tasks, offset)[0]
