@@ -1,0 +1,91 @@
+"""A structure is examined once; what is told about another set of it carries that set's values and names."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+from parse import model
+
+from tilegraph.ops.prims import Decline
+from tilegraph.rewrites.fusion import verdicts
+from tilegraph.rewrites.fusion.verdicts import Verdicts
+
+LAYERS = """(float[B, 8] x, float[8] u, float[8] w) => (float[B, 8] y, float[B, 8] z) {
+    a = Add(x, u)  y = Mul(a, a)  b = Add(x, w)  z = Mul(b, b) }"""
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    real = verdicts.lower_region
+
+    def lower(nodes: list[ir.Node], *rest: object) -> object:
+        calls.append(len(nodes))
+        return real(nodes, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verdicts, "lower_region", lower)
+    return calls
+
+
+def test_equal_layers_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    graph = model(LAYERS).graph
+    nodes, (y, z) = list(graph), graph.outputs
+    asked = Verdicts({"": 20})
+    first, space = asked.ask(nodes[:2], [y])
+    second, again = asked.ask(nodes[2:], [z])
+    assert calls == [2]
+    assert again is space
+    assert [v.name for _, v in first.inputs] == ["x", "u"]
+    assert [v.name for _, v in second.inputs] == ["x", "w"]
+
+
+@pytest.mark.parametrize("other", [
+    LAYERS.replace("z = Mul(b, b)", "z = Mul(b, x)"),  # wiring
+    LAYERS.replace("b = Add(x, w)", "b = Sub(x, w)"),  # operator
+    LAYERS.replace("float[8] w", "float[1, 8] w"),  # shape
+])
+def test_other_structures_are_lowered_too(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    calls = counted(monkeypatch)
+    graph = model(other).graph
+    nodes, (y, z) = list(graph), graph.outputs
+    asked = Verdicts({"": 20})
+    asked.ask(nodes[:2], [y])
+    asked.ask(nodes[2:], [z])
+    assert calls == [2, 2]
+
+
+def test_outputs_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    graph = model(LAYERS).graph
+    nodes = list(graph)
+    asked = Verdicts({"": 20})
+    asked.ask(nodes[:2], [graph.outputs[0]])
+    asked.ask(nodes[:2], [nodes[0].outputs[0], graph.outputs[0]])
+    assert calls == [2, 2]
+
+
+def test_constants_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    made = model("""(float[B, 8] x) => (float[B, 4] y, float[B, 4] z)
+        <int64[1] s = {0}, int64[1] t = {4}, int64[1] e = {4}, int64[1] f = {8}, int64[1] axis = {1}>
+        { y = Slice(x, s, e, axis)  z = Slice(x, t, f, axis) }""")
+    nodes, (y, z) = list(made.graph), made.graph.outputs
+    asked = Verdicts({"": 20})
+    asked.ask(nodes[:1], [y])
+    asked.ask(nodes[1:], [z])
+    assert calls == [1, 1]
+
+
+def test_a_refusal_names_the_set_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    made = model("""(float[B, 8] left, float[B, 8] right, float s) => (float[B, 8] y, float[B, 8] z)
+        { y = Dropout(left, s)  z = Dropout(right, s) }""")
+    nodes, (y, z) = list(made.graph), made.graph.outputs
+    nodes[0].name, nodes[1].name = "first", "second"
+    asked = Verdicts({"": 20})
+    with pytest.raises(Decline) as one:
+        asked.ask(nodes[:1], [y])
+    with pytest.raises(Decline) as two:
+        asked.ask(nodes[1:], [z])
+    assert (one.value.node, two.value.node) == ("first", "second")
+    assert calls == [1]
