@@ -185,6 +185,17 @@ def test_empty_inputs_give_empty_results(tmp_path: Path, shape: tuple[int, ...])
     serve(parse(ZERO, last=np.array([-1])), tmp_path).check(x=normal(*shape))
 
 
+def test_the_mean_of_nothing_is_zero(tmp_path: Path) -> None:
+    """As in ONNX Runtime; numpy says NaN."""
+    model = parse("g (float[N,M] x) => (float[N,1] y) { e = Exp(x)  y = ReduceMean<keepdims=1>(e, last) }",
+                  last=np.array([-1]))
+    served = serve(model, tmp_path)
+    assert served.kernels > 0
+    (empty,) = served.check(x=normal(3, 0))
+    assert empty.tolist() == [[0], [0], [0]]
+    served.check(x=normal(3, 7))
+
+
 def test_a_stale_declared_shape_is_not_believed(tmp_path: Path) -> None:
     model = parse("g (float[N,8] x) => (float[N,8] y) <float[1,8] t> { t = Tanh(x)  y = Mul(t, t) }")
     served = serve(model, tmp_path)

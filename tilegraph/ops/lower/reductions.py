@@ -37,13 +37,14 @@ def reduce_over(c: NodeContext, kind: str, source: Prim, axes: list[int], keepdi
 
 
 def count_of(source: Prim, axes: list[int], dtype: str) -> Prim:
-    """How many elements each result is made of, as a scalar of `dtype`."""
+    """How many elements each result is made of, as a scalar of `dtype`; 1 for none, whose mean is 0 in ONNX Runtime."""
     rank = len(source.shape)
     total = Dim.product(source.shape[k] for k in {a % rank for a in axes})
     value = total.as_int()
     if value is not None:
         return scalar(value, dtype)
-    return point("Cast", [Extent((), "int64", dim=total)], dtype, attrs={"to": {"float32": 1, "float64": 11}[dtype]})
+    count = Extent((), "int64", dim=Dim.max(total, 1))
+    return point("Cast", [count], dtype, attrs={"to": {"float32": 1, "float64": 11}[dtype]})
 
 
 def mean_over(c: NodeContext, source: Prim, axes: list[int], keepdims: bool) -> Prim:
