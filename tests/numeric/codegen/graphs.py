@@ -42,13 +42,13 @@ class Val:
         return self.value.dtype
 
 
-@dataclass(repr=False)
 class Graph:
-    """What was drawn."""
+    """What was drawn. (No dataclass: hypothesis would print all contents.)"""
 
-    model: ir.Model
-    values: dict[str, Array]
-    binding: dict[str, int]
+    def __init__(self, model: ir.Model, values: dict[str, Array], binding: dict[str, int]) -> None:
+        self.model = model
+        self.values = values
+        self.binding = binding
 
     def __repr__(self) -> str:
         functions = (n for f in self.model.functions.values() for n in f)
@@ -295,7 +295,7 @@ class Builder:
         keep = bool(self.integer(0, 3))
         shape = (*x.shape[:-count], *((Dim.of(1),) * count if keep else ()))
         named = self.constant(np.asarray([a - len(x.shape) if self.integer(0, 1) else a for a in axes], np.int64))
-        exact = x.exact and op in ("ReduceMax", "ReduceMin") or not x.dtype.is_floating_point()
+        exact = (x.exact and op in ("ReduceMax", "ReduceMin")) or not x.dtype.is_floating_point()
         made = self.emit(op, [x, named], [shape], x.dtype, exact, {"keepdims": int(keep)})
         if made and keep and self.integer(0, 1):
             self.emit(self.pick(("Sub", "Mul", "Add")), [x, made[0]], [x.shape], x.dtype,
@@ -321,8 +321,10 @@ class Builder:
 
     def view_reshape(self, x: Val) -> None:
         shape = self.other_shape(x.shape)
-        sizes = self.constant(np.asarray([-1 if not d.is_static else d.value for d in shape], np.int64))
-        self.emit("Reshape", [x, sizes], [shape], x.dtype, x.exact)
+        sizes = [d.value if d.is_static else 0 if x.shape[k:k + 1] == (d,) else -1 for k, d in enumerate(shape)]
+        if sizes.count(-1) > 1:
+            return
+        self.emit("Reshape", [x, self.constant(np.asarray(sizes, np.int64))], [shape], x.dtype, x.exact)
 
     def other_shape(self, shape: Shape) -> Shape:
         """Some dims joined, some static ones taken apart."""

@@ -1,9 +1,9 @@
 """Nodes evaluated with numpy in extended precision, and how far a kernel may be from that.
 
-`evaluate` computes floats in 80 bits. With a `Noise` it also perturbs the result of every operation that rounds by up to
-two units in the last place of the dtype that kernels compute in (float32 for the 16-bit types); the spread of several
-such runs tells how much rounding alone can move each element. The bound of `check` is `FACTOR` times that spread plus
-half a unit of the output's own dtype. Integers and bools must be equal.
+`evaluate` computes floats in 80 bits. With a `Noise` it also perturbs the result of every operation that rounds by up
+to two units in the last place of the dtype that kernels compute in (float32 for the 16-bit types); the spread of
+several such runs tells how much rounding alone can move each element. The bound of `check` is `FACTOR` times that
+spread plus half a unit of the output's own dtype. Integers and bools must be equal.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 _OUT = {"float": (2.0**-23, 2.0**-149), "double": (2.0**-52, 2.0**-1074), "float16": (2.0**-10, 2.0**-24),
         "bfloat16": (2.0**-7, 2.0**-133)}
 _erf = np.frompyfunc(lambda v: math.erf(float(v)), 1, 1)
+_Fn = Callable[..., Any]
 
 
 class Noise:
@@ -37,7 +38,7 @@ class Noise:
         self.rng = np.random.default_rng(seed)
 
     def __call__(self, x: Array, scale: Array, eps: float) -> Array:
-        return x + scale * (self.rng.uniform(-2, 2, x.shape) * eps).astype(Wide)
+        return x + scale * np.asarray(self.rng.uniform(-2, 2, x.shape) * eps, Wide)  # type: ignore[no-any-return]
 
 
 def widened(array: Array) -> Array:
@@ -87,7 +88,7 @@ class Evaluator:
         return results if isinstance(results, list) else [results]
 
     def rounded(self, node: ir.Node, x: Array, scale: Array | None = None, k: int = 0) -> Array:
-        """What an operation that rounds gives; `scale`: the size of what was added up, where that exceeds the result."""
+        """What an operation that rounds gives; `scale`: the size of what was added up, if not that of the result."""
         if self.noise is None or x.dtype != Wide:
             return x
         eps = _EPS[COMPUTE[stored_name(node.outputs[k].dtype)]]
@@ -106,24 +107,24 @@ def _round(name: str, fn: Callable[..., Array]) -> None:
     _OPS[name] = lambda e, n, a, at: e.rounded(n, fn(*a))
 
 
-def _sum_scale(a: Array, b: Array) -> Array:
-    return np.abs(a) + np.abs(b)
-
-
-for _name, _fn in {"Relu": lambda x: np.maximum(x, x.dtype.type(0)), "Neg": np.negative, "Abs": np.abs,
-                   "Identity": lambda x: x, "Not": np.logical_not, "And": np.logical_and, "Or": np.logical_or,
-                   "Xor": np.logical_xor, "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater,
-                   "Equal": np.equal, "Where": lambda c, x, y: np.where(c, x, y), "BitwiseAnd": np.bitwise_and,
-                   "BitwiseXor": np.bitwise_xor, "Sign": np.sign, "Floor": np.floor, "Ceil": np.ceil,
-                   "Round": np.rint}.items():
+_EXACT: dict[str, _Fn] = {
+    "Relu": lambda x: np.maximum(x, x.dtype.type(0)), "Neg": np.negative, "Abs": np.abs,
+    "Identity": lambda x: x, "Not": np.logical_not, "And": np.logical_and, "Or": np.logical_or,
+    "Xor": np.logical_xor, "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater,
+    "Equal": np.equal, "Where": lambda c, x, y: np.where(c, x, y), "BitwiseAnd": np.bitwise_and,
+    "BitwiseXor": np.bitwise_xor, "Sign": np.sign, "Floor": np.floor, "Ceil": np.ceil,
+    "Round": np.rint}
+for _name, _fn in _EXACT.items():
     _exact(_name, _fn)
 _OPS["Max"] = lambda e, n, a, at: np.maximum.reduce(np.broadcast_arrays(*a)) if len(a) > 1 else a[0]
 _OPS["Min"] = lambda e, n, a, at: np.minimum.reduce(np.broadcast_arrays(*a)) if len(a) > 1 else a[0]
 for _name, _fn in {"Add": np.add, "Sub": np.subtract}.items():
     _OPS[_name] = lambda e, n, a, at, fn=_fn: e.rounded(n, fn(*a))  # type: ignore[misc]
-for _name, _fn in {"Mul": np.multiply, "Exp": np.exp, "Tanh": np.tanh, "Sqrt": np.sqrt, "Sin": np.sin, "Cos": np.cos,
-                   "Reciprocal": lambda x: 1 / x, "Log": np.log, "Erf": lambda x: np.asarray(_erf(x), Wide),
-                   "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Softplus": lambda x: np.logaddexp(x, Wide(0))}.items():
+_ROUNDED: dict[str, _Fn] = {
+    "Mul": np.multiply, "Exp": np.exp, "Tanh": np.tanh, "Sqrt": np.sqrt, "Sin": np.sin, "Cos": np.cos,
+    "Reciprocal": lambda x: 1 / x, "Log": np.log, "Erf": lambda x: np.asarray(_erf(x), Wide),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Softplus": lambda x: np.logaddexp(x, Wide(0))}
+for _name, _fn in _ROUNDED.items():
     _round(_name, _fn)
 
 
@@ -247,7 +248,8 @@ _OPS |= {
 }
 
 
-def evaluate(nodes: Sequence[ir.Node], feeds: Mapping[ir.Value, Array], binding: Mapping[str, int]) -> dict[ir.Value, Array]:
+def evaluate(nodes: Sequence[ir.Node], feeds: Mapping[ir.Value, Array],
+             binding: Mapping[str, int]) -> dict[ir.Value, Array]:
     """Every value, floats in extended precision."""
     with np.errstate(all="ignore"):
         return Evaluator(binding).run(nodes, feeds)
@@ -271,8 +273,10 @@ def check(name: str, stored: str, ours: Array, truth: Array, deviation: Array | 
     assert ours.shape == truth.shape, (name, ours.shape, truth.shape)
     if stored not in _OUT:
         wrong = ours != truth.astype(ours.dtype)
-        assert not wrong.any(), f"{name}: {int(wrong.sum())} of {wrong.size} differ, first at {_first(wrong)}: " \
-                                f"{ours[_first(wrong)]!r} instead of {truth[_first(wrong)]!r}"
+        if wrong.any():
+            at = _first(wrong)
+            raise AssertionError(f"{name}: {int(wrong.sum())} of {wrong.size} differ, first at {at}: "
+                                 f"{ours[at]!r} instead of {truth[at]!r}")
         return
     eps, tiny = _OUT[stored]
     wide = ours.astype(Wide)
@@ -280,8 +284,10 @@ def check(name: str, stored: str, ours: Array, truth: Array, deviation: Array | 
     bound = FACTOR * deviation + 0.51 * eps * np.abs(truth) + tiny
     error = np.abs(wide - truth)
     wrong = ~(error <= bound)
-    assert not wrong.any(), f"{name} ({stored}): {int(wrong.sum())} of {wrong.size} are off, first at {_first(wrong)}: " \
-        f"{wide[_first(wrong)]!r} instead of {truth[_first(wrong)]!r}, bound {bound[_first(wrong)]!r}"
+    if wrong.any():
+        at = _first(wrong)
+        raise AssertionError(f"{name} ({stored}): {int(wrong.sum())} of {wrong.size} are off, first at {at}: "
+                             f"{wide[at]!r} instead of {truth[at]!r}, bound {bound[at]!r}")
 
 
 def _first(wrong: Array) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Compiled:
             if child == 0:
                 code = 1
                 try:
-                    self._run(feeds, tasks, lambda count, poison, behind=behind: _Fenced(count, poison, behind))
+                    self._run(feeds, tasks, partial(_Fenced, behind=behind))
                     code = 0
                 finally:
                     os._exit(code)

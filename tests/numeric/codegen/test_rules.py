@@ -14,7 +14,9 @@ import pytest
 
 from tests.numeric.codegen.runner import lower, run_lowered
 from tests.unit.fusion.parse import lowered, model, proto
-from tilegraph.ops.lower import GENERATORS, REDUCTIONS, VIEWS
+from tilegraph.ops.lower.generators import GENERATORS
+from tilegraph.ops.lower.reductions import REDUCTIONS
+from tilegraph.ops.lower.views import VIEWS
 from tilegraph.ops.prims import Decline
 
 Array = np.ndarray[Any, Any]
@@ -57,9 +59,11 @@ VIEW: dict[str, tuple[int, str]] = {
     "Split into unequal parts": (18, "(float[2,7] x) => (float[2,1] z) { a, b, c = Split<axis=-1, num_outputs=3>(x) "
                                  + k("e", 1) + "s = ReduceSum(a, e) t = ReduceMax(b, e) m = Add(s, t) z = Add(m, c) }"),
     "Split in equal parts": (13, "(float[2,8] x) => (float[2,4] y) { a, b = Split<axis=-1>(x) y = Sub(a, b) }"),
-    "Split by attribute": (11, "(float[2,8] x) => (float[2,4] y) { a, b = Split<axis=1, split=[4,4]>(x) y = Sub(a, b) }"),
+    "Split by attribute": (11, "(float[2,8] x) => (float[2,4] y) { a, b = Split<axis=1, split=[4,4]>(x) "
+                           "y = Sub(a, b) }"),
     "Concat along rows": (13, "(float[2,5] x, float[3,5] z) => (float[5,5] y) { c = Concat<axis=0>(x, z) y = Neg(c) }"),
-    "Concat along columns": (13, "(float[2,5] x, float[2,3] z) => (float[2,8] y) { c = Concat<axis=-1>(x, z) y = Neg(c) }"),
+    "Concat along columns": (13, "(float[2,5] x, float[2,3] z) => (float[2,8] y) { c = Concat<axis=-1>(x, z) "
+                             "y = Neg(c) }"),
     "Concat of one": (13, "(float[2,5] x) => (float[2,5] y) { c = Concat<axis=0>(x) y = Neg(c) }"),
     "Squeeze": (13, "(float[1,3,1,5] x) => (float[3,1,5] y) { " + k("a", 0) + "v = Squeeze(x, a) y = Neg(v) }"),
     "Squeeze of every 1": (13, "(float[1,3,1,5] x) => (float[3,5] y) { v = Squeeze(x) y = Neg(v) }"),
@@ -75,10 +79,12 @@ VIEW: dict[str, tuple[int, str]] = {
     "Gather of a range": (13, f"{X} (float[3,3,5] y) {{ {k('i', 3, 2, 1)} v = Gather<axis=1>(x, i) y = Neg(v) }}"),
     "Gather of a table": (13, f"{X} (float[3,2,2,5] y) {{ i = Constant<value = int64[2,2] {{0, 1, 2, -1}}>() "
                           "v = Gather<axis=1>(x, i) y = Neg(v) }"),
-    "Range": (11, "(int64[6] x) => (int64[6] y) <int64[6] r> { b = Constant<value_int=5>() e = Constant<value_int=-7>() "
+    "Range": (11, "(int64[6] x) => (int64[6] y) <int64[6] r> { b = Constant<value_int=5>() "
+              "e = Constant<value_int=-7>() "
               "d = Constant<value_int=-2>() r = Range(b, e, d) y = Add(x, r) }"),
-    "Range of int32": (11, "(int32[4] x) => (int32[4] y) { b = Constant<value = int32 {1}>() e = Constant<value = int32 {9}>() "
-                       "d = Constant<value = int32 {2}>() r = Range(b, e, d) y = Add(x, r) }"),
+    "Range of int32": (11, "(int32[4] x) => (int32[4] y) { b = Constant<value = int32 {1}>() "
+                       "e = Constant<value = int32 {9}>() d = Constant<value = int32 {2}>() "
+                       "r = Range(b, e, d) y = Add(x, r) }"),
     "ConstantOfShape": (9, "(float[2,3] x) => (float[2,3] y) { " + k("s", 2, 3)
                         + "c = ConstantOfShape<value = float[1] {2.5}>(s) y = Mul(x, c) }"),
     "ConstantOfShape without a value": (9, "(float[2,3] x) => (float[2,3] y) { " + k("s", 2, 3)
@@ -139,20 +145,21 @@ FLOAT |= {
                                                    "LayerNormalization(x, s, b) }"),
     "SimplifiedLayerNormalization": (17, "(float[2,3,7] x, float[7] s) => (float[2,3,7] y) { "
                                      "y = SimplifiedLayerNormalization<axis=-1, epsilon=0.01, stash_type=1>(x, s) }"),
-    "RMSNormalization": (23, "(float[2,3,7] x, float[7] s) => (float[2,3,7] y) { y = RMSNormalization<epsilon=0.01>(x, s) }"),
+    "RMSNormalization": (23, "(float[2,3,7] x, float[7] s) => (float[2,3,7] y) { "
+                         "y = RMSNormalization<epsilon=0.01>(x, s) }"),
     "SkipLayerNormalization": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s, float[7] b, float[7] c) => "
                                "(float[2,3,7] y, float[2,3,7] t) { y, , , t = com.microsoft.SkipLayerNormalization"
                                "<epsilon=0.001>(x, z, s, b, c) }"),
     "SkipSimplifiedLayerNormalization": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s) => (float[2,3,7] y) { "
-                                         "y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon=0.001>(x, z, s) }"),
+                                         "y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon=0.01>(x, z, s) }"),
     "InstanceNormalization": (6, "(float[2,3,4,5] x, float[3] s, float[3] b) => (float[2,3,4,5] y) { "
                               "y = InstanceNormalization<epsilon=0.01>(x, s, b) }"),
     "GroupNormalization of 21": (21, "(float[2,4,3,5] x, float[4] s, float[4] b) => (float[2,4,3,5] y) { "
                                  "y = GroupNormalization<num_groups=2>(x, s, b) }"),
     "GroupNormalization of 18": (18, "(float[2,4,3,5] x, float[2] s, float[2] b) => (float[2,4,3,5] y) { "
                                  "y = GroupNormalization<num_groups=2>(x, s, b) }"),
-    "BatchNormalization": (15, "(float[2,3,4,5] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4,5] y) "
-                           "{ w = Abs(v) y = BatchNormalization<epsilon=0.01>(x, s, b, m, w) }"),
+    "BatchNormalization": (15, "(float[2,3,4,5] x, float[3] s, float[3] b, float[3] m, float[3] v) => "
+                           "(float[2,3,4,5] y) { w = Abs(v) y = BatchNormalization<epsilon=0.01>(x, s, b, m, w) }"),
     "BatchNormalization of a matrix": (9, "(float[4,6] x, float[6] s, float[6] b, float[6] m, float[6] v) => "
                                        "(float[4,6] y) { w = Abs(v) y = BatchNormalization(x, s, b, m, w) }"),
     "GlobalAveragePool": (1, "(float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalAveragePool(x) }"),
@@ -169,7 +176,7 @@ FLOAT |= {
 
 
 def contents(dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    if dtype == bool:
+    if dtype.kind == "b":
         return rng.random(shape) < 0.5
     if dtype.kind in "iu":
         return rng.integers(0 if dtype.kind == "u" else -9, 10, shape).astype(dtype)
@@ -217,7 +224,7 @@ def test_a_zero_row_has_no_lp_norm() -> None:
     made = model("(float[2,4] x) => (float[2,4] y) { y = LpNormalization(x) }", 13)
     x = np.array([[0, 0, 0, 0], [3, 0, 4, 0]], np.float32)
     (ours,), _, _ = run_lowered(lower(list(made.graph), list(made.graph.outputs), 13), {"x": x})
-    assert np.allclose(ours, [[0, 0, 0, 0], [0.6, 0, 0.8, 0]], rtol=2e-7, atol=0)
+    assert np.abs(ours - np.array([[0, 0, 0, 0], [0.6, 0, 0.8, 0]])).max() <= 1e-7
 
 
 def test_every_rule_is_here() -> None:
@@ -241,13 +248,14 @@ DECLINED = {
                           "extents N and M of axis 0 are not equal for certain"),
     "Squeeze of a symbol": (13, f"(float[N,4] x) => (float[4] y) {{ {k('a', 0)} y = Squeeze(x, a) }}",
                             "a squeezed dim is not 1 for certain"),
-    "Gather by values": (13, "(float[8] x, int64 i) => (float y) { y = Gather(x, i) }", "indices that are not constant"),
+    "Gather by values": (13, "(float[8] x, int64 i) => (float y) { y = Gather(x, i) }",
+                         "indices that are not constant"),
     "Gather of odd places": (13, f"(float[8] x) => (float[3] y) {{ {k('i', 0, 1, 3)} y = Gather(x, i) }}",
                              "not evenly spaced"),
     "Gather of one place thrice": (13, f"(float[8] x) => (float[3] y) {{ {k('i', 2, 2, 2)} y = Gather(x, i) }}",
                                    "not evenly spaced"),
     "reduction in the middle": (18, f"{R} (float[2,1,7] y) {{ {k('a', 1)} y = ReduceSum(x, a) }}", "not the last ones"),
-    "reduction by values": (18, f"(float[2,3] x, int64[1] a) => (float[2,1] y) {{ y = ReduceSum(x, a) }}",
+    "reduction by values": (18, "(float[2,3] x, int64[1] a) => (float[2,1] y) { y = ReduceSum(x, a) }",
                             "input 1 of ReduceSum is not constant"),
     "mean of integers": (18, f"(int64[2,3] x) => (int64[2,1] y) {{ {k('a', 1)} y = ReduceMean(x, a) }}",
                          "ReduceMean of integers"),
@@ -260,9 +268,11 @@ DECLINED = {
     "a deviation that is read": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s) => (float[2,3,7] y, float[2,3,1] m) "
                                  "{ y, m = com.microsoft.SkipLayerNormalization(x, z, s) }",
                                  "the mean or deviation output of a skip normalisation is used"),
-    "Range of floats": (11, "(float[4] x) => (float[4] y) <float[4] r> { b = Constant<value_float=0.0>() e = Constant<value_float=4.0>() "
+    "Range of floats": (11, "(float[4] x) => (float[4] y) <float[4] r> { b = Constant<value_float=0.0>() "
+                        "e = Constant<value_float=4.0>() "
                         "d = Constant<value_float=1.0>() r = Range(b, e, d) y = Add(x, r) }", "Range of floats"),
-    "Range by values": (11, "(int64 b, int64 e, int64 d, int64[N] x) => (int64[N] y) { r = Range(b, e, d) y = Add(x, r) }",
+    "Range by values": (11, "(int64 b, int64 e, int64 d, int64[N] x) => (int64[N] y) { r = Range(b, e, d) "
+                        "y = Add(x, r) }",
                         "a start or a step that is not constant"),
     "log of sums of integers": (18, f"(int64[2,3] x) => (int64[2,1] y) {{ {k('a', 1)} y = ReduceLogSumExp(x, a) }}",
                                 "of integers"),

@@ -35,8 +35,8 @@ CASES = {
     # Per-row operands of the part that this row does not belong to must not be read.
     "rows of columns of one": """(float[4,1] a, float[4,1] b, float[8,33] x) => (float[8,33] y) {
         ea = Exp(a) eb = Tanh(b) c = Concat<axis=0>(ea, eb) y = Mul(x, c) }""",
-    "rows of parts with columns of one": """(float[4,1] a, float[4,33] x, float[5,1] b, float[5,33] z) => (float[9,33] y) {
-        p = Mul(a, x) q = Add(b, z) c = Concat<axis=0>(p, q) y = Relu(c) }""",
+    "rows of parts with columns of one": """(float[4,1] a, float[4,33] x, float[5,1] b, float[5,33] z) =>
+        (float[9,33] y) { p = Mul(a, x) q = Add(b, z) c = Concat<axis=0>(p, q) y = Relu(c) }""",
     "a reduction of concatenated rows": """(float[4,32] a, float[3,32] b) => (float[7,32] y) {
         ea = Exp(a) c = Concat<axis=0>(ea, b) ax = Constant<value_ints=[1]>() s = ReduceMax(c, ax) y = Sub(c, s) }""",
     # Loops that run backwards and are then divided.

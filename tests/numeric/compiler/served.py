@@ -65,6 +65,12 @@ TWO_KERNELS = """(float[N,8,16] x) => (float[N,128] y) {
     p = Mul(s, r) q = ReduceMax(p, last) y = Sub(p, q)
 }"""
 
+# The third kernel reads what the first and the second made: both are alive together.
+THREE_KERNELS = """(float[N,8,16] x) => (float[N,8,16] y) {
+    last = Constant<value = int64[1] {-1}>() both = Constant<value = int64[2] {1,2}>()
+    m = ReduceMean(x, last) e = Sub(x, m) q = Abs(e) s = ReduceSum(q, both) f = Div(e, s)
+    g = ReduceMax(f, last) d = Sub(f, g) y = Mul(d, e) }"""
+
 
 def reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     options = ort.SessionOptions()

@@ -12,6 +12,7 @@ import pytest
 from tests.numeric.compiler.served import (
     BRANCHES,
     LOOP,
+    THREE_KERNELS,
     TWO_KERNELS,
     layers,
     normal,
@@ -111,12 +112,13 @@ def test_bodies_of_loop(trips: int, cache: Path) -> None:
     same(served(made, feeds), reference(model, feeds))
 
 
-def test_kernels_of_one_partition_share_an_arena(cache: Path) -> None:
-    model = proto(TWO_KERNELS, 18)
+@pytest.mark.parametrize(("text", "kernels"), [(TWO_KERNELS, 2), (THREE_KERNELS, 3)])
+def test_kernels_of_one_partition_share_an_arena(text: str, kernels: int, cache: Path) -> None:
+    model = proto(text, 18)
     made = optimize(model, offload="all", cache_dir=cache)
     assert made.manifest is not None
     (program,) = made.manifest.programs.values()
-    assert len(program.calls) == 2
+    assert len(program.calls) == kernels
     assert program.arena_bytes.evaluate({"N": 3}) >= 3 * 128 * 4
     assert any(slot.kind == "arena" for call in program.calls for slot in call.args)
     session = made.session(2)

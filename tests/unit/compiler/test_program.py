@@ -39,7 +39,8 @@ def program(graph: str, members: int | None = None) -> tuple[Built, list[ir.Node
     RegionFusion("all").run(made, PassContext())
     calls = [n for n in made.graph if n.domain == DOMAIN][:members]
     inside = set(calls)
-    outputs = [v for n in calls for v in n.outputs if v.is_graph_output() or any(u.node not in inside for u in v.uses())]
+    outputs = [v for n in calls for v in n.outputs
+               if v.is_graph_output() or any(u.node not in inside for u in v.uses())]
     return build(calls, outputs, made.functions, cast(KernelStore, cast(Any, Store()))), calls
 
 
@@ -58,6 +59,23 @@ def test_values_between_kernels_live_in_the_arena() -> None:
     assert second.args == (Slot("arena", Dim.of(0)), Slot("output", Dim.of(0)))
     assert built.program.arena_bytes.evaluate({"N": 3}) >= 3 * 8 * 16 * 4
     assert first.sizes == (Dim.symbol("N"),)
+
+
+THREE = """(float[N,8,16] x) => (float[N,8,16] y) {
+    last = Constant<value = int64[1] {-1}>() both = Constant<value = int64[2] {1,2}>()
+    m = ReduceMean(x, last) e = Sub(x, m) q = Abs(e) s = ReduceSum(q, both) f = Div(e, s)
+    g = ReduceMax(f, last) d = Sub(f, g) y = Mul(d, e) }"""
+
+
+def test_values_that_are_alive_together_lie_apart() -> None:
+    """The third kernel reads what the first and the second made."""
+    built, calls = program(THREE)
+    assert len(calls) == 3
+    last = [slot.at.evaluate({"N": 5}) for slot in built.program.calls[2].args if slot.kind == "arena"]
+    assert len(last) == 2
+    size = 5 * 8 * 16 * 4
+    assert abs(last[0] - last[1]) >= size
+    assert built.program.arena_bytes.evaluate({"N": 5}) >= max(last) + size
 
 
 def test_inputs_and_outputs_carry_their_dtypes_and_shapes() -> None:

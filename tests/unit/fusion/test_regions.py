@@ -141,7 +141,7 @@ def test_too_many_inputs_are_split() -> None:
     names = [f"x{k}" for k in range(60)]
     steps = [f"s0 = Add({names[0]}, {names[1]})"]
     steps += [f"s{k} = Add(s{k - 1}, {names[k + 1]})" for k in range(1, 59)]
-    made, context, _ = fuse(f"({', '.join(f'float[8,16] {n}' for n in names)}) => (float[8,16] s58) "
+    made, _, _ = fuse(f"({', '.join(f'float[8,16] {n}' for n in names)}) => (float[8,16] s58) "
                             f"{{ {' '.join(steps)} }}")
     assert len(bodies(made)) == 2
     assert sum(map(len, bodies(made))) == 59

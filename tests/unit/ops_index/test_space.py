@@ -126,7 +126,8 @@ REFUSED = {
     "extents 'A' and 'B'": ("(float[A,8] x, float[B,8] z) => (float[A,8] y) { y = Add(x, z) }",
                             "extents A and B are not equal for certain"),
     "another axis": ("""(float[4,8] x) => (float[1,8] y) {
-        ax = Constant<value_ints=[0]>() y = ReduceSum(x, ax) }""", r"a reduction over axes \[0\] of rank 2: not the last"),
+        ax = Constant<value_ints=[0]>() y = ReduceSum(x, ax) }""",
+                     r"a reduction over axes \[0\] of rank 2: not the last"),
     "a slice of a reduced row": ("""(float[3,8] x) => (float[3,4] y) { s = Softmax<axis=-1>(x)
         st = Constant<value_ints=[0]>() en = Constant<value_ints=[4]>() ax = Constant<value_ints=[1]>()
         y = Slice(s, st, en, ax) }""", "a reduction over 8 elements does not match the loops"),

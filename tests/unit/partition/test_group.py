@@ -67,6 +67,12 @@ def test_around_a_foreign_node_only_one_side_is_taken() -> None:
     assert [[n.name for n in g] for g in groups] == [["n0", "n2"], ["n3"]]
 
 
+def test_two_partitions_that_would_feed_each_other_are_not_both_made() -> None:
+    """n0 -> n4 and n1 -> n5 are convex each; through the foreign n2 and n3 they would wait for each other."""
+    graph = graph_of([True, True, False, False, True, True], [[], [], [0], [1], [0, 3], [1, 2]])
+    assert [[n.name for n in g] for g in group(graph, DOMAIN)] == [["n0", "n4"], ["n1"], ["n5"]]
+
+
 def test_unconnected_nodes_are_not_joined() -> None:
     assert [len(g) for g in group(graph_of([True, True], [[], []]), DOMAIN)] == [1, 1]
 
