@@ -9,9 +9,9 @@ channels in fours, so others are filled up with zeros, which add 0 times 0.
 Handles: float32 Conv with constant weights, any kernel, stride, dilation and padding; single-input activations between
 two such nodes, and sums of their results, so that a trunk has one Unsqueeze in front and one Squeeze behind.
 
-Refused (docs/decisions.md has the measurements): outputs longer than 1024 or of unknown length, fewer than 32 output
-channels, between 2 and 31 input channels, groups other than depthwise in multiples of 16, and channels to fill up where
-outputs are longer than 64; opsets below 11.
+Refused (docs/decisions.md has the measurements): outputs longer than 1024, of length 1 or of unknown length, and of
+fewer than 16 positions in a batch of known size; fewer than 32 output channels, between 2 and 31 input channels, groups
+other than depthwise in multiples of 16, and channels to fill up where outputs are longer than 64; opsets below 11.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tilegraph.rewrites.normalise.infer.info import shape_of
 
 _LONGEST = 1024
 _LONGEST_FILLED = 64
+_POSITIONS = 16
 _CHANNELS = 32
 _BLOCK = 16
 _FOURS = 4
@@ -91,6 +92,9 @@ class _Lift:
         groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
         if length is None or length > _LONGEST:
             return f"its output is longer than {_LONGEST} or of unknown length"
+        batch = None if dims is None or dims[0] is None else dims[0].as_int()
+        if length < 2 or (batch is not None and batch * length < _POSITIONS):
+            return "its output is too small to gain anything"
         if outputs < _CHANNELS:
             return f"it has {outputs} output channels, fewer than {_CHANNELS}"
         if groups > 1:
