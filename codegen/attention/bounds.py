@@ -1,9 +1,10 @@
 """What is certain about the score modifier on a whole block of the score matrix, found by interval arithmetic.
 
 Every value of the modifier gets an interval that holds its elements on the block: positions from the block's corners,
-operands in memory from a scan of what the block reads of them, scores from a bound on the products. Rounding is
-monotone, so an interval computed with the modifier's own operations holds its rounded results. The interval of the
-result tells which blocks cannot matter; those of the conditions tell where no predicate has to be evaluated.
+operands in memory from a scan of what the block reads of them (and a few columns before), scores from a bound on the
+products. Rounding is monotone, so an interval computed with the modifier's own operations holds its rounded results.
+The interval of the result tells which blocks cannot matter; those of the conditions tell where no predicate has to be
+evaluated.
 
 NaN is never inside an interval unless a bound is NaN too, and a comparison with a NaN bound is false: nothing is
 concluded from it. Sums of opposite infinities make NaN bounds the same way.
@@ -11,6 +12,7 @@ concluded from it. Sums of opposite infinities make NaN bounds the same way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
@@ -148,13 +150,22 @@ class Bounds:
 
         zero = e.i64(0)
         first = get(zero, zero, 1)
-        least, most = e.local("least", raw, self.lanes), e.local("most", raw, self.lanes)
+        floating = raw.startswith("float")
+        least, most, bad = (e.local(name, raw, self.lanes) for name in ("least", "most", "bad"))
         e.write(least, 0, first, self.lanes)
         e.write(most, 0, first, self.lanes)
+        if floating:
+            e.write(bad, 0, m.const(0, raw), self.lanes)
 
         def take(value: V, lanes: int) -> None:
-            e.write(least, 0, m.minimum(e.read(least, raw, 0, lanes), value), lanes)
-            e.write(most, 0, m.maximum(e.read(most, raw, 0, lanes), value), lanes)
+            low, high = (m.share(e.read(buffer, raw, 0, lanes)) for buffer in (least, most))
+            if floating:  # these pass over NaN, which is kept beside them
+                e.write(least, 0, m.select(m.lt(value, low), value, low), lanes)
+                e.write(most, 0, m.select(m.lt(high, value), value, high), lanes)
+                e.write(bad, 0, m.select(m.eq(value, value), e.read(bad, raw, 0, lanes), value), lanes)
+            else:
+                e.write(least, 0, m.minimum(low, value), lanes)
+                e.write(most, 0, m.maximum(high, value), lanes)
 
         whole = e.share(t.Div(self.block.columns, e.i64(self.lanes)))
         done = e.share(t.Mul(whole, e.i64(self.lanes)))
@@ -162,22 +173,43 @@ class Bounds:
             if by_column:
                 with e.loop("c", whole) as c:
                     take(get(r, t.Mul(c, e.i64(self.lanes)), self.lanes), self.lanes)
-                with e.loop("c", t.Sub(self.block.columns, done), done) as c:
-                    take(get(r, c, 1), 1)
+                self._rest(r, done, get, take)
             else:
                 take(get(r, zero, 1), 1)
-        low = self._across(e.read(least, raw, 0, self.lanes), True)
-        high = self._across(e.read(most, raw, 0, self.lanes), False)
+        low = self._across(e.read(least, raw, 0, self.lanes), lambda a, b: self._smaller(a, b, floating))
+        high = self._across(e.read(most, raw, 0, self.lanes), lambda a, b: self._larger(a, b, floating))
+        if floating:
+            nan = self._across(e.read(bad, raw, 0, self.lanes), m.add)
+            return Interval(m.add(low, nan), m.add(high, nan))
         if inst.stored == "bool":
             return Interval(m.ne(low, m.const(0, raw)), m.ne(high, m.const(0, raw)))
         return Interval(low, high)
 
-    def _across(self, value: V, least: bool) -> V:
+    def _rest(self, r: t.Expr, done: t.Expr, get: Callable[[t.Expr, t.Expr, int], V],
+              take: Callable[[V, int], None]) -> None:
+        """The columns after the whole vectors: one that ends with the block, neighbours before it included."""
+        e, block = self.e, self.block
+        left = t.Sub(block.columns, done)
+        with e.block() as vector:
+            take(get(r, t.Sub(block.columns, e.i64(self.lanes)), self.lanes), self.lanes)
+        with e.block() as single, e.loop("c", left, done) as c:
+            take(get(r, c, 1), 1)
+        room = t.LE(e.i64(self.lanes), t.Add(block.j[1], e.i64(1)))
+        with e.when(t.LT(e.i64(0), left)):
+            e.stmts.append(t.IfThenElse(room, t.sequence(vector), t.sequence(single)))
+
+    def _smaller(self, a: V, b: V, floating: bool) -> V:
         m = self.e.math
-        value = m.share(value)
+        return m.select(m.lt(a, b), a, b) if floating else m.minimum(a, b)
+
+    def _larger(self, a: V, b: V, floating: bool) -> V:
+        m = self.e.math
+        return m.select(m.lt(a, b), b, a) if floating else m.maximum(a, b)
+
+    def _across(self, value: V, join: Callable[[V, V], V]) -> V:
+        value = self.e.math.share(value)
         while value.lanes > 1:
-            halves = m.half(value, False), m.half(value, True)
-            value = m.minimum(*halves) if least else m.maximum(*halves)
+            value = self.e.math.share(join(self.e.math.half(value, False), self.e.math.half(value, True)))
         return value
 
     # -- operations -------------------------------------------------------------------------------------------

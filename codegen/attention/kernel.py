@@ -53,7 +53,7 @@ class _Scratch:
 class _Kernel:
     def __init__(self, space: AttentionSpace, vector_bits: int) -> None:
         self.space = space
-        self.tile = Tile.choose(space, vector_bits // 32)
+        self.tile = Tile.choose(space, vector_bits // 32, can_skip(space))
         self.e = Emitter()
         self.memory = self.e.flat("scratch_f32", "float32")
         tile = self.tile

@@ -39,17 +39,63 @@ class Operands:
                 e.write(self.memory, t.Add(panel, z), e.f32(0.0))
             if across > 1:
                 self._pack_columns(panel, base, present, across)
+            elif lanes == tile.lanes:
+                with e.block() as fast:
+                    self._pack_tiles(panel, base)
+                with e.block() as slow:
+                    self._pack_rows(panel, base, present, lanes, 0)
+                e.stmts.append(t.IfThenElse(t.EQ(present, e.i64(tile.panel)), t.sequence(fast), t.sequence(slow)))
             else:
-                with e.loop("r", present) as r:
-                    e.loops[space.j] = t.Add(base, r)
-                    whole = space.depth // lanes
-                    with e.loop("c", whole) as c:
-                        self._pack_piece(panel, r, t.Mul(c, e.i64(lanes)), lanes)
-                    done = whole * lanes
-                    while done < space.depth:
-                        width = fit(space.depth - done, lanes)
-                        self._pack_piece(panel, r, e.i64(done), width)
-                        done += width
+                self._pack_rows(panel, base, present, lanes, 0)
+
+    def _pack_rows(self, panel: t.Expr, base: t.Expr, present: t.Expr, lanes: int, first: int) -> None:
+        """Key by key, from d = first."""
+        e, space = self.e, self.space
+        with e.loop("r", present) as r:
+            e.loops[space.j] = t.Add(base, r)
+            whole = (space.depth - first) // lanes
+            with e.loop("c", whole) as c:
+                self._pack_piece(panel, r, t.Add(e.i64(first), t.Mul(c, e.i64(lanes))), lanes)
+            done = first + whole * lanes
+            while done < space.depth:
+                width = fit(space.depth - done, lanes)
+                self._pack_piece(panel, r, e.i64(done), width)
+                done += width
+
+    def _pack_tiles(self, panel: t.Expr, base: t.Expr) -> None:
+        """A full panel, transposed in registers: as many keys as a vector has lanes at a time."""
+        e, space, tile = self.e, self.space, self.tile
+        lanes = tile.lanes
+        whole = space.depth // lanes
+        with e.loop("h", tile.panel // lanes) as h, e.loop("c", whole) as c:
+            rows = []
+            for k in range(lanes):
+                e.loops[space.j] = t.Add(base, t.Add(t.Mul(h, e.i64(lanes)), e.i64(k)))
+                e.loops[space.d] = t.Mul(c, e.i64(lanes))
+                rows.append(e.math.share(e.value(space.k, space.d, lanes, {})))
+                self._note(rows[-1])
+            corner = e.share(t.Add(panel, t.Add(t.Mul(c, e.i64(lanes * tile.panel)), t.Mul(h, e.i64(lanes)))))
+            for k, row in enumerate(self._transposed(rows)):
+                e.write(self.memory, t.Add(corner, e.i64(k * tile.panel)), row, lanes)
+        if whole * lanes < space.depth:
+            self._pack_rows(panel, base, e.i64(tile.panel), lanes, whole * lanes)
+
+    def _transposed(self, rows: list[V]) -> list[V]:
+        """A square of vectors, by exchanging ever smaller squares beside the diagonal."""
+        lanes, m = len(rows), self.e.math
+        step = lanes // 2
+        while step:
+            upper = [k if not k & step else lanes + k - step for k in range(lanes)]
+            lower = [k + step if not k & step else lanes + k for k in range(lanes)]
+            made = list(rows)
+            for k in range(lanes):
+                if not k & step:
+                    pair = [rows[k].expr, rows[k + step].expr]
+                    for at, order in ((k, upper), (k + step, lower)):
+                        mixed = t.Shuffle(pair, [t.int_imm("int32", o) for o in order])
+                        made[at] = m.share(V(mixed, "float32", lanes))
+            rows, step = made, step // 2
+        return rows
 
     def _pack_piece(self, panel: t.Expr, r: t.Expr, first: t.Expr, lanes: int) -> None:
         """`lanes` elements of one key, from d = first."""

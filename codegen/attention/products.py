@@ -30,14 +30,17 @@ class Tile:
     width_pitch: int
 
     @staticmethod
-    def choose(space: AttentionSpace, lanes: int) -> Tile:
+    def choose(space: AttentionSpace, lanes: int, masked: bool) -> Tile:
         group, sum_rows, vectors = (8, 4, 2) if lanes >= 16 else (4, 2, 2)
         panel = vectors * lanes
-        rows = 64
-        known = space.i.extent.as_int()
+        # Without a mask long rows save work on each row; with one, square blocks leave out more.
+        rows, columns = (64, 64) if masked else (32, 128)
+        known, keys = space.i.extent.as_int(), space.j.extent.as_int()
         if known is not None:
             rows = min(rows, -(-known // group) * group)
-        columns = max(64 // panel, 1) * panel
+        if keys is not None:
+            columns = min(columns, -(-keys // panel) * panel)
+        columns = max(columns // panel, 1) * panel
 
         def padded(size: int) -> int:
             return -(-size // 16) * 16 + 16

@@ -5,14 +5,32 @@ from __future__ import annotations
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.emitter import Emitter
 from tilegraph.codegen.attention.products import Tile
-from tilegraph.codegen.tir_math import V
+from tilegraph.codegen.tir_math import TirMath, V
 from tilegraph.ops.attention import AttentionSpace, Score, insts
-from tilegraph.ops.pointwise import POINTWISE
+from tilegraph.ops.vecmath.basic import horner
+from tilegraph.ops.vecmath.coefficients import EXP_TAIL
+from tilegraph.ops.vecmath.exponential import INV_LN2, LN2_HIGH, LN2_LOW, ROUNDER
+
+_NORMAL = -87.336  # e^x is a normal float32 from here on
+
+
+def exp_falling(m: TirMath, x: V) -> V:
+    """e^x for x <= 0 or NaN, at most 1.25 ulp; below the least normal number 0, as in ONNX Runtime's softmax.
+
+    x = n ln2 + r as in `tilegraph.ops.vecmath.exponential`; 2^n needs no second factor here.
+    """
+    rounder = m.const(ROUNDER + 127, "float32")
+    shifted = m.share(m.fma(x, m.const(INV_LN2, "float32"), rounder))
+    n = m.share(m.sub(shifted, rounder))
+    r = m.fma(n, m.const(-LN2_HIGH, "float32"), x)
+    r = m.share(m.fma(n, m.const(-LN2_LOW, "float32"), r))
+    power = m.bitcast(m.shl(m.bitcast(shifted, "int32"), m.const(23, "int32")), "float32")
+    value = m.mul(horner(m, (1.0, 1.0, *EXP_TAIL), r), power)
+    return m.select(m.lt(x, m.const(_NORMAL, "float32")), m.const(0.0, "float32"), value)
 
 
 def _exp(e: Emitter, x: V) -> V:
-    value: V = POINTWISE["", "Exp"].fn(e.math, [x], {}, "float32")
-    return value
+    return exp_falling(e.math, e.math.share(x))
 
 
 def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: tuple[int, int, int, int],
@@ -30,12 +48,18 @@ def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffe
         before = e.math.share(e.read(memory, "float32", t.Add(r, e.i64(peaks))))
         peak, total = e.scalar("row_peak", "float32", before), e.scalar("row_total", "float32", e.f32(0.0))
         with e.block() as fast:
-            _modify(e, space, memory, row, tile.columns, tile.columns, known, peak, None)
-        with e.block() as slow, e.loop("c", t.Div(t.Add(columns, e.i64(tile.lanes - 1)), e.i64(tile.lanes))) as c:
-            start = e.share(t.Mul(c, e.i64(tile.lanes)))
-            e.loops[space.j] = t.Add(j0, start)
-            left = e.share(t.Min(t.Sub(columns, start), e.i64(tile.lanes)))
-            _modify(e, space, memory, t.Add(row, start), tile.lanes, tile.lanes, known, peak, left)
+            _modify(e, space, memory, row, tile.columns, known, peak, None)
+        with e.block() as slow:
+            vectors = e.share(t.Div(columns, e.i64(tile.lanes)))
+            done = e.share(t.Mul(vectors, e.i64(tile.lanes)))
+            with e.loop("c", vectors) as c:
+                start = e.share(t.Mul(c, e.i64(tile.lanes)))
+                e.loops[space.j] = t.Add(j0, start)
+                _modify(e, space, memory, t.Add(row, start), tile.lanes, known, peak, None)
+            with e.when(t.LT(done, columns)):
+                e.loops[space.j] = t.Add(j0, done)
+                left = e.share(t.Sub(columns, done))
+                _modify(e, space, memory, t.Add(row, done), tile.lanes, known, peak, left)
         e.stmts.append(t.IfThenElse(whole, t.sequence(fast), t.sequence(slow)))
         after = e.math.share(e.read(peak, "float32", 0))
         m = e.math
@@ -58,8 +82,8 @@ def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffe
         e.write(memory, sum_at, m.add(e.read(memory, "float32", sum_at), e.read(total, "float32", 0)))
 
 
-def _modify(e: Emitter, space: AttentionSpace, memory: t.Buffer, place: t.Expr, lanes: int, width: int,
-            known: dict[int, V], peak: t.Buffer, left: t.Expr | None) -> None:
+def _modify(e: Emitter, space: AttentionSpace, memory: t.Buffer, place: t.Expr, lanes: int, known: dict[int, V],
+            peak: t.Buffer, left: t.Expr | None) -> None:
     """x for `lanes` keys, and its maximum; keys from `left` on do not exist and count as -inf."""
     m = e.math
     values = dict(known)

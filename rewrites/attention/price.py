@@ -19,13 +19,13 @@ from tilegraph.spec.dims import Dim
 
 _MIN_RATIO = 1.05
 _FLOPS_PER_US = 95_000.0  # of a matrix product in ONNX Runtime
-_KERNEL_FLOPS_PER_US = 88_000.0
+_KERNEL_FLOPS_PER_US = 95_000.0
 _SOFTMAX_NS = 0.55  # per score, in ONNX Runtime
-_EXPONENTIAL_NS = 0.25  # per score, in the kernel: exponential, maximum, sum
+_EXPONENTIAL_NS = 0.22  # per score, in the kernel: exponential, maximum, sum
 _INSTRUCTION_NS = 0.02  # per score and vector instruction of the modifier
-_PACK_NS = 0.6  # per element of a key
+_PACK_NS = 0.15  # per element of a key
 _NODE_US = 3.0  # starting the kernel
-_GROUP = 8  # rows that the kernel computes at least
+_GROUP, _PANEL = 8, 32  # rows and keys that the kernel computes at a time
 _SMALL = 8  # fewer queries: the kernel packs keys that it uses too little
 
 
@@ -57,7 +57,7 @@ def price(candidate: Candidate, density: Density | None, model: CostModel) -> At
     for node in candidate.nodes:
         if node not in candidate.clones and not is_product(node):
             runtime += _runtime_us(node, model)
-    padded = -(-rows // _GROUP) * _GROUP / max(rows, 1)
+    padded = (-(-rows // _GROUP) * _GROUP * -(-keys // _PANEL) * _PANEL) / max(rows * keys, 1)
     share = 1.0 if density is None else density.blocks
     modifier = sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply))
     scores = flops / _KERNEL_FLOPS_PER_US * padded
