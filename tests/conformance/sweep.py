@@ -25,8 +25,12 @@ SLOW_S = 5.0
 Job = tuple[Case, str]
 
 
-def sweep(jobs: Sequence[Job], workers: int, report: Callable[[Any], None] | None = None) -> list[Any]:
-    """The `Result` of each job, in order. A child that dies or outlives its limit is a result, too."""
+def sweep(jobs: Sequence[Job], workers: int, report: Callable[[Any], None] | None = None,
+          body: Callable[[Case, str, Any], None] | None = None) -> list[Any]:
+    """The `Result` of each job, in order. A child that dies or outlives its limit is a result, too.
+
+    `body` is what a child does (default: `sweep_worker.work`).
+    """
     from tests.conformance.sweep_worker import Result, work
 
     context = multiprocessing.get_context("forkserver")
@@ -39,11 +43,11 @@ def sweep(jobs: Sequence[Job], workers: int, report: Callable[[Any], None] | Non
         while waiting and len(running) < workers:
             number, (case, offload) = waiting.pop()
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=work, args=(case, offload, theirs), daemon=True)
+            process = context.Process(target=body or work, args=(case, offload, theirs), daemon=True)
             process.start()
             theirs.close()
             running[number] = (process, ours, time.monotonic())
-        connection.wait([ours for _, ours, _ in running.values()], timeout=0.5)
+        connection.wait([ours for _, ours, _ in running.values()], timeout=0.1)
         for number, (process, ours, started) in list(running.items()):
             case, offload = jobs[number]
             spent = time.monotonic() - started

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -63,11 +66,20 @@ def test_node_tests() -> None:
     assert counts["unrunnable"] < 0.2 * len(results), counts
 
 
+def die(case: Case, offload: str, connection: Any) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def sleep(case: Case, offload: str, connection: Any) -> None:
+    time.sleep(60)
+
+
 def test_failures_are_found() -> None:
-    """A case that fails and one that outlives its limit are results, and not good ones."""
-    chain = next(c for c in cases(("chains",)) if c.name.endswith("-small"))
-    (late,) = sweep([(Case(chain.group, chain.name, limit=0.0), "all")], 1)
-    assert late.status == "TIMEOUT"
+    """A child that crashes, one that hangs and a model that cannot be had are results, and not good ones."""
+    case = Case("chains", "no_such_chain-small", limit=0.3)
+    results = [sweep([(case, "all")], 1, body=body)[0] for body in (die, sleep)]
     (missing,) = sweep([(Case("chains", "no_such_chain-small"), "all")], 1)
-    assert missing.status == "CRASH"
-    assert not missing.good
+    assert [r.status for r in (*results, missing)] == ["CRASH", "TIMEOUT", "CRASH"]
+    assert "-11" in results[0].detail
+    assert not any(r.good for r in (*results, missing))
+    assert "failed: 2" in table(results)
