@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.numeric.codegen.graphs import Graph, graphs
-from tests.numeric.codegen.reference import Array, check, evaluate, narrowed, spread, widened
-from tests.numeric.codegen.runner import compile_lowered
+from tests.numeric.codegen.reference import Array, check, evaluate, narrowed, shape_of, spread, widened
+from tests.numeric.codegen.runner import Compiled, compile_lowered
 from tilegraph.codegen.isa import Isa, host
 from tilegraph.ops.dtypes import stored_name
 from tilegraph.ops.lower import lower_region
@@ -46,23 +46,33 @@ def feeds_of(call: ir.Node, function: ir.Function, graph: Graph) -> dict[ir.Valu
 
 
 def check_region(call: ir.Node, function: ir.Function, graph: Graph, isa: Isa, tasks: int, misaligned: bool) -> bool:
-    """Compares one composite with its reference; False if it has no kernel."""
-    nodes, outputs = list(function), list(function.outputs)
-    lowered = lower_region(nodes, outputs, function.opset_imports)
+    """Compares one composite with its reference, at other sizes of its symbols too; False if it has no kernel."""
+    lowered = lower_region(list(function), list(function.outputs), function.opset_imports)
     try:
         kernel = compile_lowered(lowered, isa)
     except Decline:
         return False
     feeds = feeds_of(call, function, graph)
+    compare(call.name or "", kernel, function, feeds, graph.binding, tasks, misaligned)
+    for size in (1, 19) if graph.binding else ():
+        binding = {name: size + k for k, name in enumerate(sorted(graph.binding))}
+        resized = {v: np.resize(a, shape_of(v, binding)) for v, a in feeds.items()}
+        compare(f"{call.name} at {binding}", kernel, function, resized, binding, tasks, misaligned)
+    return True
+
+
+def compare(name: str, kernel: Compiled, function: ir.Function, feeds: dict[ir.Value, Array], binding: dict[str, int],
+            tasks: int, misaligned: bool) -> None:
+    nodes, outputs = list(function), list(function.outputs)
     width = max(a.dtype.itemsize for a in feeds.values())
-    results = kernel.run({v.name or "": a for v, a in feeds.items()}, tasks, width if misaligned else 0)
-    kernel.check_fences({v.name or "": a for v, a in feeds.items()}, tasks)
-    truth = evaluate(nodes, {v: widened(a) for v, a in feeds.items()}, graph.binding)
-    deviations = spread(nodes, feeds, graph.binding, truth)
+    named = {v.name or "": a for v, a in feeds.items()}
+    results = kernel.run(named, tasks, width if misaligned else 0)
+    kernel.check_fences(named, tasks)
+    truth = evaluate(nodes, {v: widened(a) for v, a in feeds.items()}, binding)
+    deviations = spread(nodes, feeds, binding, truth)
     for k, ours in zip(kernel.kernel.outputs, results, strict=True):
         value = outputs[k]
-        check(f"{call.name}.{k}", lowered.stored[k], ours, truth[value], deviations.get(value))
-    return True
+        check(f"{name}.{k}", kernel.lowered.stored[k], ours, truth[value], deviations.get(value))
 
 
 @settings(max_examples=EXAMPLES, deadline=None, database=None, print_blob=False, derandomize=EXAMPLES <= 100,
