@@ -41,11 +41,11 @@ def test_the_cpu_target_runs_them_between_normalisation_and_fusion() -> None:
     start = names.index(ALGEBRA[0].name)
     assert names[:start] == [p.name for p in NORMALISE]
     assert names[start:start + len(ALGEBRA)] == [p.name for p in ALGEBRA]
-    assert names[start + len(ALGEBRA)] == "fuse-regions"
+    assert names.index("fuse-regions") >= start + len(ALGEBRA)
 
 
 def run(disabled: tuple[str, ...] = ()) -> ir.Model:
-    model = prepared(NET, opset=13, **ARRAYS)
+    model = prepared(NET, opset=17, **ARRAYS)
     before = ir.to_proto(model)
     passes = [p for p in ALGEBRA if p.name not in disabled]
     assert Pipeline(passes, instruments=[CheckInstrument()]).run(model, PassContext()).modified
