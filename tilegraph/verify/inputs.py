@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -55,6 +56,9 @@ def accepted_inputs(model_path: str | Path, run: Callable[[dict[str, Array]], ob
 def load_for_analysis(model_path: str | Path) -> ir.Model:
     """A private copy of the model with its functions inlined and shapes inferred. Weights stay memory-mapped."""
     model = read_model(model_path)
+    log = logging.getLogger(ShapeInferencePass.__module__)
+    level = log.level
+    log.setLevel(logging.ERROR)  # onnx_ir warns with a whole traceback where shapes cannot be inferred
     try:
         if model.functions:
             InlinePass()(model)
@@ -62,6 +66,8 @@ def load_for_analysis(model_path: str | Path) -> ir.Model:
     except Exception:
         # Shapes only sharpen the ranges of indices; a model that they fail on is still worth a try.
         return model
+    finally:
+        log.setLevel(level)
     return model
 
 
