@@ -1,7 +1,7 @@
 """Which share of the score matrix a mask leaves, as far as the compiler can see it.
 
 The modifier is evaluated with all scores 0, on positions and on constants; symbolic extents count `ASSUMED`. What only
-a run knows counts as visible.
+a run knows is taken to hide nothing: floats are 0, and integers and bools all 1 or all 0, whichever shows more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Density:
 
 
 class _Unknown(Exception):
-    """Something that only a run knows."""
+    """An operation that is not evaluated here."""
 
 
 _OPERATIONS: Mapping[str, Callable[..., Array]] = {
@@ -58,19 +58,25 @@ def density(lowered: Lowered, space: AttentionSpace) -> Density | None:
         return None
     used = set().union(*(_vars(inst) for inst in insts(space.x)))
     batch = [v for v in space.batch if v in used]
-    reader = _Reader(lowered, space)
-    shares: list[tuple[float, float]] = []
-    try:
-        for values in islice(product(*(range(_size(v.extent)) for v in batch)), _BATCHES):
-            place: dict[Var, Array] = {v: np.asarray(k) for v, k in zip(batch, values, strict=True)}
-            place |= {v: np.asarray(0) for v in space.batch if v not in batch}
-            place[space.i] = np.arange(rows)[:, None]
-            place[space.j] = np.arange(columns)[None]
-            shares.append(_shares(np.broadcast_to(reader.visible(place), (rows, columns))))
-    except _Unknown:
-        return None
-    elements, blocks = (float(np.mean([s[k] for s in shares])) for k in (0, 1))
-    return Density(elements, blocks)
+    found = []
+    for flag in (1, 0):
+        reader = _Reader(lowered, flag)
+        shares: list[tuple[float, float]] = []
+        try:
+            for values in islice(product(*(range(_size(v.extent)) for v in batch)), _BATCHES):
+                place: dict[Var, Array] = dict.fromkeys(space.batch, np.asarray(0))
+                place |= {v: np.asarray(k) for v, k in zip(batch, values, strict=True)}
+                place[space.i] = np.arange(rows)[:, None]
+                place[space.j] = np.arange(columns)[None]
+                with np.errstate(all="ignore"):
+                    visible = ~(reader.value(space.x, place, {}) < _HIDDEN)
+                shares.append(_shares(np.broadcast_to(visible, (rows, columns))))
+        except _Unknown:
+            return None
+        found.append(Density(*(float(np.mean([s[k] for s in shares])) for k in (0, 1))))
+        if not reader.assumed:
+            break
+    return max(found, key=lambda d: d.elements)
 
 
 def _shares(visible: Array) -> tuple[float, float]:
@@ -81,38 +87,12 @@ def _shares(visible: Array) -> tuple[float, float]:
 
 
 class _Reader:
-    def __init__(self, lowered: Lowered, space: AttentionSpace) -> None:
-        self.space = space
+    """Evaluates modifier values. `flag`: what integers and bools are that only a run knows."""
+
+    def __init__(self, lowered: Lowered, flag: int) -> None:
         self.values: dict[int, ir.Value] = dict(lowered.inputs)
-
-    def visible(self, place: Mapping[Var, Array]) -> Array:
-        """Where the modified score of 0 is not far below 0; unknown parts of a sum or of a choice count as visible."""
-        found = self._visible(self.space.x, place)
-        if found is None:
-            raise _Unknown
-        return found
-
-    def _visible(self, inst: Inst, place: Mapping[Var, Array]) -> Array | None:
-        """None: nothing is known."""
-        try:
-            with np.errstate(all="ignore"):
-                value = self.value(inst, place, {})
-            return np.asarray(~(value < _HIDDEN))
-        except _Unknown:
-            pass
-        if isinstance(inst, Apply):
-            name = inst.point.key.partition("<")[0]
-            if name == "Add":
-                parts = [p for p in (self._visible(a, place) for a in inst.operands) if p is not None]
-                return None if not parts else parts[0] if len(parts) == 1 else parts[0] & parts[1]
-            if name == "Where":
-                a, b = (self._visible(one, place) for one in inst.operands[1:])
-                try:
-                    condition = self.value(inst.operands[0], place, {})
-                except _Unknown:
-                    return None
-                return np.where(condition, True if a is None else a, True if b is None else b)
-        return None
+        self.flag = flag
+        self.assumed = False
 
     def value(self, inst: Inst, place: Mapping[Var, Array], memo: dict[int, Array]) -> Array:
         if id(inst) not in memo:
@@ -129,8 +109,9 @@ class _Reader:
                 return _index(inst.index, place).astype(inst.dtype)
             case Load():
                 array = constant_of(self.values[inst.slot])
-                if array is None or not all(_is_known(c) for _, c in inst.address.terms):
-                    raise _Unknown
+                if array is None:
+                    self.assumed = True
+                    return np.asarray(0 if inst.dtype.startswith("float") else self.flag, inst.dtype)
                 return np.asarray(array.reshape(-1)[_index(inst.address, place)]).astype(inst.dtype)
             case Apply():
                 name = inst.point.key.partition("<")[0]
@@ -140,10 +121,6 @@ class _Reader:
                 if name in _OPERATIONS:
                     return np.asarray(_OPERATIONS[name](*operands))
         raise _Unknown
-
-
-def _is_known(dim: Dim) -> bool:
-    return dim.is_static
 
 
 def _index(ix: Ix, place: Mapping[Var, Array]) -> Array:

@@ -19,6 +19,7 @@ from tilegraph.passes import Pass, PassContext, PassResult
 from tilegraph.rewrites.attention.density import density
 from tilegraph.rewrites.attention.extend import Candidate, Extender
 from tilegraph.rewrites.attention.find import Core, cores
+from tilegraph.rewrites.attention.positions import introduce, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
 from tilegraph.rewrites.fusion.composite import make_composite
 
@@ -39,6 +40,9 @@ class AttentionFusion(Pass):
             return PassResult(False)
         modified = False
         for graph in list(all_graphs(model.graph)):
+            if next(cores(GraphView(graph), lambda n: True), None) is None:
+                continue
+            counting = introduce(graph)
             found = self._attentions(model, graph, context)
             for candidate, share in found:
                 call = make_composite(model, graph, candidate.nodes, [candidate.output], candidate.clones, "Attention")
@@ -48,6 +52,8 @@ class AttentionFusion(Pass):
                 modified = True
             if found:
                 _drop_unread(graph, {node for candidate, _ in found for node in candidate.clones})
+            put_back(graph, counting)
+            if found:
                 graph.sort()
         return PassResult(modified)
 

@@ -1,0 +1,99 @@
+"""Constants that count up, as masks are made of, become Range nodes: the kernel then computes them.
+
+Constant folding turns a Range of known length into a table; a mask that reads the table has to be scanned for what it
+hides, one that is made of positions says so by itself. Tables that no attention took in are put back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+_MOST = 1 << 17  # elements
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A constant, and the nodes that compute it: Range, and Reshape where it has several dims."""
+
+    constant: ir.Value
+    nodes: tuple[ir.Node, ...]
+
+    @property
+    def result(self) -> ir.Value:
+        return self.nodes[-1].outputs[0]
+
+
+def introduce(graph: ir.Graph) -> list[Counting]:
+    """Replaces the uses of counting constants in `graph`."""
+    found = []
+    for value in list(graph.initializers.values()):
+        if value.is_graph_input() or value.is_graph_output() or not value.uses():
+            continue
+        made = _counting(graph, value)
+        if made is not None:
+            value.replace_all_uses_with(made.result)
+            found.append(made)
+    return found
+
+
+def put_back(graph: ir.Graph, found: list[Counting]) -> None:
+    """Undoes `introduce` wherever the result is still read, and drops what nothing reads any more."""
+    for one in found:
+        limits = [v for node in one.nodes for v in node.inputs if v is not None and v.is_initializer()]
+        if one.nodes[-1].graph is graph:
+            one.result.replace_all_uses_with(one.constant)
+            graph.remove(list(reversed(one.nodes)), safe=True)
+        for value in (*limits, one.constant):
+            if not value.uses() and not value.is_graph_output():
+                graph.initializers.pop(value.name or "", None)
+
+
+def _counting(graph: ir.Graph, value: ir.Value) -> Counting | None:
+    tensor = value.const_value
+    if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or value.shape is None:
+        return None
+    shape = tuple(int(d) for d in tensor.shape.numpy())
+    size = int(np.prod(shape, dtype=np.int64))
+    if sum(d != 1 for d in shape) != 1 or not 2 < size <= _MOST:
+        return None
+    array = tensor.numpy().reshape(-1)
+    step = int(array[1]) - int(array[0])
+    if not step or not np.array_equal(array, int(array[0]) + step * np.arange(size, dtype=np.int64)):
+        return None
+    if any(use.node.domain not in ("", "ai.onnx") or use.node.op_type in _PARAMETERS for use in value.uses()):
+        return None
+    limits = [_scalar(graph, f"{value.name}_{name}", number, tensor.dtype)
+              for name, number in (("start", int(array[0])), ("limit", int(array[0]) + step * size), ("step", step))]
+    count = ir.Node("", "Range", limits, name=f"{value.name}_range")
+    nodes = [count]
+    count.outputs[0].name = f"{value.name}_counted"
+    count.outputs[0].shape, count.outputs[0].type = ir.Shape([size]), value.type
+    if len(shape) > 1:
+        target = _constant(graph, f"{value.name}_dims", np.array(shape, np.int64), ir.DataType.INT64)
+        nodes.append(ir.Node("", "Reshape", [count.outputs[0], target], name=f"{value.name}_shaped"))
+        nodes[1].outputs[0].name = f"{value.name}_laid"
+        nodes[1].outputs[0].shape, nodes[1].outputs[0].type = value.shape, value.type
+    first = next(iter(graph))
+    graph.insert_before(first, nodes)
+    return Counting(value, tuple(nodes))
+
+
+# What reads its constants as sizes, axes or places.
+_PARAMETERS = frozenset({"Reshape", "Slice", "Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements",
+                         "Expand", "Tile", "Pad", "Resize", "Unsqueeze", "Squeeze", "Split", "ConstantOfShape",
+                         "Range", "OneHot", "TopK", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})
+
+
+def _scalar(graph: ir.Graph, name: str, number: int, dtype: ir.DataType) -> ir.Value:
+    return _constant(graph, name, np.array(number, dtype.numpy()), dtype)
+
+
+def _constant(graph: ir.Graph, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+              dtype: ir.DataType) -> ir.Value:
+    tensor = ir.tensor(array, dtype=dtype, name=name)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
+    graph.register_initializer(value)
+    return value
