@@ -87,6 +87,37 @@ def test_every_region_of_a_random_graph_computes_its_reference(graph: Graph, isa
             check_region(node, graph.model.functions[node.op_identifier()], graph, isa, tasks, misaligned)
 
 
+@settings(max_examples=max(EXAMPLES // 3, 1), deadline=None, database=None, derandomize=EXAMPLES <= 100, phases=PHASES,
+          suppress_health_check=list(HealthCheck))
+@given(graphs(), st.sampled_from(RUNNABLE), st.integers(1, 3))
+def test_nan_goes_where_the_definitions_send_it(graph: Graph, isa: Isa, tasks: int) -> None:
+    """One operand in 25 is NaN; no other may become NaN, and none may vanish."""
+    RegionFusion("all").run(graph.model, PassContext())
+    for node in graph.model.graph:
+        if node.domain != DOMAIN:
+            continue
+        function = graph.model.functions[node.op_identifier()]
+        nodes, outputs = list(function), list(function.outputs)
+        if any(n.op_type == "Cast" and not _floating(n.outputs[0]) for n in nodes):
+            continue  # an integer of NaN is whatever the processor makes of it
+        kernel = compile_lowered(lower_region(nodes, outputs, function.opset_imports), isa)
+        rng = np.random.default_rng(1)
+        feeds = {v: np.where(rng.random(a.shape) < 0.04, np.nan, a).astype(a.dtype) if _floating(v) else a
+                 for v, a in feeds_of(node, function, graph).items()}
+        results = kernel.run({v.name or "": a for v, a in feeds.items()}, tasks)
+        truth = evaluate(nodes, feeds, graph.binding)
+        for k, ours in zip(kernel.kernel.outputs, results, strict=True):
+            theirs = truth[outputs[k]]
+            if _floating(outputs[k]):
+                assert np.array_equal(np.isnan(ours.astype(np.float64)), np.isnan(theirs)), f"{node.name}.{k}"
+            else:
+                assert np.array_equal(ours, theirs), f"{node.name}.{k}"
+
+
+def _floating(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
 def test_the_check_sees_an_error_of_a_few_units() -> None:
     truth = np.linspace(1, 2, 64).astype(np.longdouble)
     deviation = truth * 2.0**-23
