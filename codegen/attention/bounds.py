@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.emitter import STORAGE, Emitter
@@ -86,6 +87,8 @@ class Bounds:
         """The interval of `inst`, or None where nothing is known."""
         if id(inst) not in self.memo:
             found = self._find(inst)
+            if found is None and inst.dtype == "bool":
+                found = Interval(V(t.int_imm("bool", 0), "bool"), V(t.int_imm("bool", 1), "bool"))
             if found is not None:
                 found = Interval(self.e.math.share(found.low), self.e.math.share(found.high))
             self.memo[id(inst)] = found
@@ -238,6 +241,17 @@ class Bounds:
                 return Interval(m.neg(known[0].high), m.neg(known[0].low))
             case "Mul":
                 return self._scaled(inst, known)
+            case "Abs":
+                zero, below = m.const(0, inst.dtype), m.neg(known[0].high)
+                return Interval(m.maximum(zero, m.maximum(known[0].low, below)),
+                                m.maximum(m.neg(known[0].low), known[0].high))
+            case "Min" | "Max":
+                pick = m.minimum if name == "Min" else m.maximum
+                return Interval(*(reduce(pick, [getattr(k, end) for k in known]) for end in ("low", "high")))
+            case "Div" if inst.dtype.startswith("int"):
+                by = inst.operands[1]
+                if isinstance(by, Literal) and by.value > 0:  # towards zero, which is monotone
+                    return Interval(*(m.idiv(end, known[1].low) for end in (known[0].low, known[0].high)))
             case "Tanh":
                 one = m.const(1.0, inst.dtype)
                 return Interval(m.neg(one), one)
