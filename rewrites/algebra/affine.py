@@ -118,6 +118,15 @@ def only_reader(value: ir.Value, graph: ir.Graph | None) -> ir.Node | None:
     return uses[0][0]
 
 
+def is_phase(value: ir.Value) -> bool:
+    """Whether a sine or cosine reads the value. What counts there is its absolute error, in radians.
+
+    A rounded weight is off by a share of the whole, often large, phase, at every place alike; the scale by itself
+    rounds the phase once.
+    """
+    return any(is_op(node, "Sin", "Cos") for node, _ in value.uses())
+
+
 def chain_below(value: ir.Value, graph: ir.Graph | None, *, norms: bool = True,
                 until: ir.Node | None = None) -> tuple[list[ir.Node], Affine]:
     """The affine nodes that follow `value`, each the only reader of the one before, and all they do to `value`.

@@ -12,7 +12,8 @@ its scale is folded, and what is left is one Add.
 
 Refused: weights or bias that are not constant float32 or float64 (or that a caller may override); a value between that
 something else reads or that is a graph output; constants that vary along another axis or enlarge the value; results
-that are not finite; copies of shared or memory-mapped weights beyond the limit on folding; a lone shift after MatMul.
+that are not finite; copies of shared or memory-mapped weights beyond the limit on folding; a lone shift after MatMul;
+phases of sines and cosines, which would lose accuracy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import onnx_ir as ir
 
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
-from tilegraph.rewrites.algebra.affine import Affine, chain_below, per_channel
+from tilegraph.rewrites.algebra.affine import Affine, chain_below, is_phase, per_channel
 from tilegraph.rewrites.algebra.constants import FLOATS, Array, Constants, fits, floats
 from tilegraph.rewrites.normalise.edit import constant_of, is_op, remove, replace
 
@@ -45,6 +46,10 @@ class FoldAfter(Pass):
                 if not is_op(node, *_OPS) or node.outputs[0].dtype not in FLOATS:
                     continue
                 chain, total = chain_below(node.outputs[0], graph)
+                if chain and is_phase(chain[-1].outputs[0]):
+                    context.diagnostics.refused(self.name, node.name or "", "its result is the phase of a sine",
+                                                op=node.op_type)
+                    continue
                 while chain:  # as much of the chain as can be folded
                     try:
                         _FOLDS[node.op_type](node, chain, total, constants)

@@ -196,3 +196,15 @@ def test_gemm_without_c_gets_one() -> None:
     assert isinstance(node.attributes["beta"], ir.Attr)
     assert node.attributes["beta"].as_float() == 1.0
     assert len(node.inputs) == 3
+
+
+PHASE = "g (T[5, 3] x) => (T[5, 4] y, T[5, 4] z) { a = MatMul(x, w)  p = Mul(a, s)  y = FIRST(p)  z = SECOND(p) }"
+
+
+def test_phases_of_sines_are_kept() -> None:
+    """Random Fourier features: folded into the weights, 2 pi made the answers of a model off by twice as much."""
+    arrays = {"w": values(3, 4), "s": np.array(2 * np.pi)}
+    kept(STEP, PHASE.replace("FIRST", "Sin").replace("SECOND", "Tanh"), **arrays)
+    kept(STEP, PHASE.replace("FIRST", "Tanh").replace("SECOND", "Cos"), **arrays)
+    text = PHASE.replace("FIRST", "Tanh").replace("SECOND", "Sigmoid")
+    assert rewritten(STEP, text, feeds={"x": values(5, 3)}, **arrays) == ["MatMul", "Tanh", "Sigmoid"]
