@@ -12,6 +12,7 @@ from tilegraph.graph import GraphView
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.ops.space import Apply, Fold, Load, Place, Space, traffic
+from tilegraph.rewrites.fusion.blocked import cut_out, free_in_runtime
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
 
@@ -98,38 +99,13 @@ def price(candidate: Candidate, view: GraphView, model: CostModel) -> RegionCost
     members = set(candidate.nodes)
     runtime = 0.0
     for node in candidate.nodes:
-        if node in candidate.clones or _free_in_runtime(node, view):
+        if node in candidate.clones or free_in_runtime(node, view):
             continue
         moved = sum(size_bytes(v) for v in (*node.inputs, *node.outputs) if v is not None)
         runtime += model.node_us(node.op_type, max((elements(v) for v in node.outputs), default=0), moved)
     read, written = traffic(candidate.space)
     inputs = [value for _, value in candidate.lowered.inputs if value.const_value is None]
     kernel = model.kernel_us(vectors=work(candidate.space), bytes_moved=estimate(read + written), inputs=len(inputs))
-    kernel += sum(model.reorder_us(size_bytes(v)) for v in _blocked_values(candidate, members, view))
+    kernel += sum(model.reorder_us(size_bytes(v)) for v in cut_out(
+        [v for _, v in candidate.lowered.inputs], candidate.outputs, members, view))
     return RegionCost(runtime, kernel, len(candidate.nodes))
-
-
-_CONVS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
-_FUSED_ACTIVATIONS = frozenset({"Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish"})
-
-
-def _free_in_runtime(node: ir.Node, view: GraphView) -> bool:
-    """What ONNX Runtime folds into a convolution: an activation, or the sum of a residual connection."""
-    for value in node.inputs:
-        producer = None if value is None else value.producer()
-        if producer is None or producer.op_type != "Conv" or len(view.users(producer.outputs[0])) != 1:
-            continue
-        if node.op_type in _FUSED_ACTIVATIONS:
-            return True
-        if node.op_type == "Add" and value is not None and not any(
-                v is not None and v.const_value is not None for v in node.inputs):
-            return True
-    return False
-
-
-def _blocked_values(candidate: Candidate, members: set[ir.Node], view: GraphView) -> list[ir.Value]:
-    """Values that ONNX Runtime would keep in its blocked layout between convolutions, and that a kernel cuts out."""
-    found = [v for _, v in candidate.lowered.inputs
-             if (p := v.producer()) is not None and p.op_type in _CONVS and p not in members]
-    found += [v for v in candidate.outputs if any(u.op_type in _CONVS and u not in members for u in view.users(v))]
-    return found
