@@ -64,7 +64,11 @@ def price(candidate: Candidate, density: Density | None, model: CostModel) -> At
     scores += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * modifier) / 1e3
     kernel = _NODE_US + share * scores + batch * keys * space.depth * _PACK_NS / 1e3
     known = space.i.extent.as_int()
-    obstacle = f"{known} queries are too few" if known is not None and known < _SMALL else ""
+    obstacle = ""
+    if known is not None and known < _SMALL:
+        obstacle = f"{known} queries are too few"
+    elif known is None and space.i.extent != space.j.extent:
+        obstacle = f"the number of queries ({space.i.extent}) may be 1 in a run, for which packing the keys does not pay"
     return AttentionCost(runtime, kernel, obstacle)
 
 

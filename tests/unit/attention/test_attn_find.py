@@ -201,3 +201,11 @@ def test_what_onnx_runtime_does_as_fast_is_left_to_it() -> None:
     model, decisions = fused(spelling.model(), offload="none")
     assert decisions == []
     assert len(model.functions) == 0
+
+
+def test_query_counts_that_may_be_one() -> None:
+    long = Spelling(1, 12, 512, 512, 64, 64, symbolic=True, mask="positions")
+    assert [d.taken for d in fused(long.model(), offload="auto")[1]] == [True]
+    decode = Spelling(1, 12, 1, 512, 64, 64, symbolic=True)
+    (reason,) = reasons(decode.model(), offload="auto")
+    assert "may be 1 in a run" in reason

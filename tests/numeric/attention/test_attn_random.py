@@ -1,0 +1,64 @@
+"""Spellings composed at random, through the pass and the kernel, against float64 and against ONNX Runtime.
+
+TILEGRAPH_EXAMPLES sets how many are tried.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.numeric.attention.attn_runner import compile_attention, run
+from tests.unit.attention.spellings import LAYOUTS, MASKS, SCALES, SOFTMAXES, Spelling
+
+EXAMPLES = int(os.environ.get("TILEGRAPH_EXAMPLES", "12"))
+_SIZED_BY_CONSTANTS = ("causal-inf", "causal-min", "causal-where", "causal-multiply", "causal+padding", "alibi",
+                       "blocks")
+
+
+@st.composite
+def spellings(draw: st.DrawFn) -> Spelling:
+    layout, mask = draw(st.sampled_from(LAYOUTS)), draw(st.sampled_from(MASKS))
+    queries = draw(st.integers(1, 150))
+    packed = layout == "packed"
+    keys = queries if packed or mask not in ("none", "bias", "softcap", "padding") else draw(st.integers(1, 150))
+    depth = draw(st.integers(1, 70))
+    return Spelling(
+        draw(st.integers(1, 2)), draw(st.integers(1, 3)), queries, keys, depth,
+        depth if packed else draw(st.integers(1, 70)), layout=layout, scale=draw(st.sampled_from(SCALES)), mask=mask,
+        softmax=draw(st.sampled_from(SOFTMAXES)), window=draw(st.integers(1, 80)),
+        symbolic=layout != "batched" and mask not in _SIZED_BY_CONSTANTS and queries != keys and draw(st.booleans()))
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, phases=(Phase.generate,),
+          suppress_health_check=list(HealthCheck))
+@given(spelling=spellings())
+def test_random_spellings(spelling: Spelling) -> None:
+    model = spelling.model()
+    compiled, _, graph = compile_attention(model)
+    feeds = spelling.feeds()
+    got, want = run(compiled, graph, feeds, tasks=2, offset=4), spelling.answer(feeds)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    runtime = session.run(None, feeds)[0]
+    assert np.array_equal(np.isnan(got), np.isnan(runtime))
+    finite = np.isfinite(want)
+    scale = float(np.abs(want[finite]).max(initial=0))
+    bound = max(2 * float(np.abs(runtime[finite] - want[finite]).max(initial=0)), 4 * np.finfo(np.float32).eps * scale)
+    assert float(np.abs(got[finite] - want[finite]).max(initial=0)) <= bound
+
+
+@pytest.mark.parametrize("mask", ["causal-inf", "causal-min"])
+def test_long_sequences_keep_their_accuracy(mask: str) -> None:
+    spelling = Spelling(1, 1, 1024, 1024, 64, 64, mask=mask)
+    compiled, _, graph = compile_attention(spelling.model())
+    feeds = spelling.feeds()
+    feeds["q"] *= 3
+    error = np.abs(run(compiled, graph, feeds) - spelling.answer(feeds)).max()
+    assert 0 < error <= 5e-6
