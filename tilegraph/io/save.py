@@ -33,16 +33,22 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, data_name: str | None
     """
     path = Path(path)
     data_path = path.with_name(data_name or path.name + ".data")
-    values = [v for g in all_graphs(model) for v in g.initializers.values() if _goes_out(v.const_value, inline_limit)]
+    every = [v for g in all_graphs(model) for v in g.initializers.values()]
+    values = [v for v in every if _goes_out(v.const_value, inline_limit)]
     tensors = [v.const_value for v in values if v.const_value is not None]
+    # What stays inside must not go on pointing at the file that it was loaded from.
+    mapped = [v for v in every if v not in set(values) and isinstance(v.const_value, ir.ExternalTensor)]
+    sources = [v.const_value for v in mapped]
     with _replacing(data_path) as data_tmp, _replacing(path) as model_tmp:
         external = write_data(tensors, data_tmp, location=data_path.name) if tensors else []
         try:
             for value, tensor in zip(values, external, strict=True):
                 value.const_value = tensor
+            for value in mapped:
+                value.const_value = _in_memory(value.const_value)
             payload = _serialize(model, path)
         finally:
-            for value, original in zip(values, tensors, strict=True):
+            for value, original in zip((*values, *mapped), (*tensors, *sources), strict=True):
                 value.const_value = original
         model_tmp.write_bytes(payload)
     return [path, data_path] if tensors else [path]
@@ -80,6 +86,12 @@ def write_data(tensors: Iterable[ir.TensorProtocol], path: str | os.PathLike[str
 
 def _goes_out(tensor: ir.TensorProtocol | None, limit: int) -> bool:
     return tensor is not None and tensor.dtype != ir.DataType.STRING and tensor.nbytes >= max(limit, 1)
+
+
+def _in_memory(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol:
+    assert tensor is not None
+    return ir.Tensor(np.array(tensor.numpy()), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()),
+                     name=tensor.name)
 
 
 def _identity(tensor: ir.TensorProtocol) -> object:

@@ -97,7 +97,8 @@ def _checked(where: str, value: ir.Value, given: Any, binding: dict[str, tuple[i
             raise InputError(f"{where}: input {name!r} is {kind}, the model wants {wanted.name}: {fix}")
     if value.shape is None:
         return array
-    shape = [d if isinstance(d, int) else d.value for d in value.shape]
+    # Some exporters write an unknown extent as -1.
+    shape = [(d if d >= 0 else None) if isinstance(d, int) else d.value for d in value.shape]
     spelled = "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
     if len(shape) != array.ndim:
         raise InputError(f"{where}: input {name!r} has shape {list(array.shape)}, the model wants {spelled}")

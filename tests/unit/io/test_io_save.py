@@ -53,6 +53,28 @@ def test_large_tensors_go_out_aligned_small_ones_stay(tmp_path: Path) -> None:
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
 
 
+def test_small_mapped_tensors_move_into_the_model(tmp_path: Path) -> None:
+    """A weight that was external and is small must not go on pointing at the file that it came from."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    save(load(many_weights()), source / "m.onnx", inline_limit=1)
+    model = load(source / "m.onnx")
+    save(model, target / "n.onnx", inline_limit=1024)
+    proto = onnx.load(str(target / "n.onnx"), load_external_data=False)
+    assert {name: entry["location"] for name, entry in external_of(proto).items()} == {
+        "w2": "n.onnx.data", "inner": "n.onnx.data"}
+    kept = {v.name for g in model.graphs() for v in g.initializers.values()
+            if isinstance(v.const_value, ir.ExternalTensor)}
+    assert {"w0", "w1", "i"} <= kept  # the model itself stays as it was
+    for file in source.iterdir():
+        file.unlink()
+    again = onnx.load(str(target / "n.onnx"))
+    expected = {t.name: numpy_helper.to_array(t) for t in many_weights().graph.initializer}
+    for tensor in again.graph.initializer:
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), expected[tensor.name])
+
+
 def test_round_trip_keeps_every_tensor(tmp_path: Path) -> None:
     model = load(many_weights())
     save(model, tmp_path / "m.onnx", inline_limit=0)
