@@ -6,6 +6,7 @@ Constants are round figures measured on a Zen 5 core; they only need to rank. Ti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilegraph.spec.dims import Dim
 
@@ -53,8 +54,15 @@ class RegionCost:
 
 
 def estimate(dim: Dim) -> int:
-    """A number for a dim: symbols count ASSUMED_EXTENT."""
-    return max(dim.evaluate(dict.fromkeys(dim.symbols, ASSUMED_EXTENT)), 0)
+    """A number for a dim: symbols count ASSUMED_EXTENT, and those that name an expression count its value."""
+    return max(dim.evaluate({symbol: _assumed(symbol) for symbol in dim.symbols}), 0)
+
+
+@lru_cache(maxsize=4096)
+def _assumed(symbol: str) -> int:
+    """A kernel's extents are symbols named after the model's: "((h-1)//2)+1" is half of h, not ASSUMED_EXTENT."""
+    named = Dim.of(symbol)
+    return ASSUMED_EXTENT if named.bare_symbol is not None else estimate(named)
 
 
 class CostModel:
