@@ -98,9 +98,8 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
         for chunk in _chunks(space.width, tile.lanes):
             places = [(r, first, width) for r in range(tile.sum_rows) for first, width in chunk]
             sums = [e.local("acc", "float32", width) for _, _, width in places]
-            for (r, first, width), acc in zip(places, sums, strict=True):
-                at = t.Add(top, e.i64(r * tile.width_pitch + first))
-                e.write(acc, 0, e.read(memory, "float32", at, width), width)
+            for (_, _, width), acc in zip(places, sums, strict=True):  # from 0: long running sums lose digits
+                e.write(acc, 0, e.f32(0.0), width)
             with e.loop("c", columns) as c:
                 e.loops[space.j] = t.Add(j0, c)
                 right = {}
@@ -112,7 +111,8 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
                     e.write(acc, 0, _fma(e, left, right[first], e.read(acc, "float32", 0, width)), width)
             for (r, first, width), acc in zip(places, sums, strict=True):
                 at = t.Add(top, e.i64(r * tile.width_pitch + first))
-                e.write(memory, at, e.read(acc, "float32", 0, width), width)
+                total = e.math.add(e.read(memory, "float32", at, width), e.read(acc, "float32", 0, width))
+                e.write(memory, at, total, width)
 
 
 def _chunks(width: int, lanes: int) -> list[list[tuple[int, int]]]:

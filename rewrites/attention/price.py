@@ -18,13 +18,16 @@ from tilegraph.rewrites.attention.find import is_product
 from tilegraph.spec.dims import Dim
 
 _MIN_RATIO = 1.05
+_MIN_GAIN_US = 5.0
+_BLOCK = 128
 _FLOPS_PER_US = 95_000.0  # of a matrix product in ONNX Runtime
 _KERNEL_FLOPS_PER_US = 95_000.0
 _SOFTMAX_NS = 0.55  # per score, in ONNX Runtime
 _EXPONENTIAL_NS = 0.22  # per score, in the kernel: exponential, maximum, sum
 _INSTRUCTION_NS = 0.02  # per score and vector instruction of the modifier
 _PACK_NS = 0.15  # per element of a key
-_NODE_US = 3.0  # starting the kernel
+_ROW_NS = 15.0  # for each row of each block of keys: maximum, sum and rescaling across a vector
+_NODE_US = 5.0  # starting the kernel, and the session's part of it
 _GROUP, _PANEL = 8, 32  # rows and keys that the kernel computes at a time
 _SMALL = 8  # fewer queries: the kernel packs keys that it uses too little
 
@@ -39,7 +42,8 @@ class AttentionCost:
 
     @property
     def wins(self) -> bool:
-        return not self.obstacle and self.runtime_us >= _MIN_RATIO * self.kernel_us
+        return (not self.obstacle and self.runtime_us >= _MIN_RATIO * self.kernel_us
+                and self.runtime_us - self.kernel_us >= _MIN_GAIN_US)
 
     def __str__(self) -> str:
         estimates = f"estimated {self.kernel_us:.0f} µs against {self.runtime_us:.0f} µs in ONNX Runtime"
@@ -62,13 +66,14 @@ def price(candidate: Candidate, density: Density | None, model: CostModel) -> At
     modifier = sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply))
     scores = flops / _KERNEL_FLOPS_PER_US * padded
     scores += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * modifier) / 1e3
+    scores += batch * rows * -(-keys // _BLOCK) * _ROW_NS / 1e3
     kernel = _NODE_US + share * scores + batch * keys * space.depth * _PACK_NS / 1e3
     known = space.i.extent.as_int()
     obstacle = ""
     if known is not None and known < _SMALL:
         obstacle = f"{known} queries are too few"
     elif known is None and space.i.extent != space.j.extent:
-        obstacle = f"the number of queries ({space.i.extent}) may be 1 in a run, for which packing the keys does not pay"
+        obstacle = f"the number of queries ({space.i.extent}) may be 1 in a run: packing the keys would not pay"
     return AttentionCost(runtime, kernel, obstacle)
 
 

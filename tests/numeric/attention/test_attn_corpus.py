@@ -14,7 +14,8 @@ from tilegraph.compiler import optimize
 # name: attentions in the source model
 MODELS = {
     "albert-ts17-eager-static": 2, "custom_causal_tril_fill-dy18-dyn": 1, "custom_sdpa_causal-dy18-static": 1,
-    "timesformer-ts17-eager-static": 4, "vit-ts14-sdpa-batch": 2, "w2v_conformer-dy18-eager-static": 2, "whisper-dy18-sdpa-dyn-dec": 4,
+    "timesformer-ts17-eager-static": 4, "vit-ts14-sdpa-batch": 2,
+    "w2v_conformer-dy18-eager-static": 2, "whisper-dy18-sdpa-dyn-dec": 4,
     "whisper-ts17-eager-static-enc": 2, "bart-dy18-sdpa-dyn-dec": 4, "tf_block-tf17": 1,
 }
 

@@ -62,3 +62,17 @@ def test_long_sequences_keep_their_accuracy(mask: str) -> None:
     feeds["q"] *= 3
     error = np.abs(run(compiled, graph, feeds) - spelling.answer(feeds)).max()
     assert 0 < error <= 5e-6
+
+
+def test_large_weights_and_many_small_ones() -> None:
+    """Queries that are their own keys: one weight dominates, thousands of small ones are added to it."""
+    spelling = Spelling(1, 2, 2048, 2048, 64, 64)
+    model = spelling.model()
+    compiled, _, graph = compile_attention(model)
+    value = np.random.default_rng(0).standard_normal((1, 2, 2048, 64)).astype(np.float32)
+    feeds = dict.fromkeys("qkv", value)
+    want = spelling.answer(feeds)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    runtime = float(np.abs(session.run(None, feeds)[0] - want).max())
+    bound = max(2 * runtime, 4 * np.finfo(np.float32).eps * float(np.abs(want).max()))
+    assert float(np.abs(run(compiled, graph, feeds) - want).max()) <= bound
