@@ -1,6 +1,6 @@
 """`make bench`: every chain, real model and built model against ONNX Runtime on the original.
 
-    python -m models.bench [--only chains|zoo|built|overhead|compile] [--case NAME] [--threads 1,2] [--runs N]
+    python -m models.bench [--only chains|zoo|built|attention|overhead|compile] [--case NAME] [--threads 1,2] [--runs N]
                            [--json FILE] [--markdown] [--readme]
 
 Exit code 1 if an answer is wrong or a case failed; a case that is right but slower than required is called short.

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from models import builders
+from models.attention import ATTENTIONS
 from models.chains import chains
 from models.inputs import inputs_for
 from models.zoo import zoo
 
 Feeds = dict[str, npt.NDArray[Any]]
-GROUPS = ("chains", "zoo", "built")
+GROUPS = ("chains", "zoo", "built", "attention")
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,16 @@ NOT_SLOWER = 0.98
 
 def cases(group: str) -> list[Case]:
     """The cases of a group; `KeyError` for an unknown one."""
-    return {"chains": _chain_cases, "zoo": _zoo_cases, "built": _built_cases}[group]()
+    return {"chains": _chain_cases, "zoo": _zoo_cases, "built": _built_cases, "attention": _attention_cases}[group]()
 
 
 def _chain_cases() -> list[Case]:
     return [Case(c.name, "chains", c.path, c.inputs, must_hold=c.must_hold) for c in chains()]
+
+
+def _attention_cases() -> list[Case]:
+    return [Case(a.name, "attention", a.path, a.inputs, must_hold=a.must_hold, runs=8 if a.length > 2048 else 15)
+            for a in ATTENTIONS]
 
 
 def _zoo_cases() -> list[Case]:

@@ -15,7 +15,7 @@ _NORMAL = -87.336  # e^x is a normal float32 from here on
 
 
 def exp_falling(m: TirMath, x: V) -> V:
-    """e^x for x <= 0 or NaN, at most 1.25 ulp; below the least normal number 0, as in ONNX Runtime's softmax.
+    """e^x for x <= 0 or NaN, at most 1.25 ulp; results below the least normal number are 0.
 
     x = n ln2 + r as in `tilegraph.ops.vecmath.exponential`; 2^n needs no second factor here.
     """

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach, all_graphs
+from tilegraph.ops.lower import domain_of
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import Pass, PassContext, PassResult
 from tilegraph.rewrites.attention.density import density
@@ -24,6 +25,12 @@ from tilegraph.rewrites.attention.price import kind_of_mask, price
 from tilegraph.rewrites.fusion.composite import make_composite
 
 STAGE = "attention"
+
+# Operators that are attention by themselves: ONNX Runtime has kernels for them.
+_OPERATORS = frozenset({("", "Attention"), ("", "FlexAttention"), ("ai.onnx.preview", "FlexAttention"),
+                        *(("com.microsoft", name) for name in (
+                            "Attention", "MultiHeadAttention", "GroupQueryAttention", "QAttention",
+                            "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention", "SparseAttention"))})
 
 
 class AttentionFusion(Pass):
@@ -40,6 +47,10 @@ class AttentionFusion(Pass):
             return PassResult(False)
         modified = False
         for graph in list(all_graphs(model.graph)):
+            for node in graph:
+                if (domain_of(node), node.op_type) in _OPERATORS:
+                    context.diagnostics.refused(STAGE, node.name or "", f"the operator {node.op_type} is not taken apart",
+                                                op=node.op_type, kind="", density=None)
             if next(cores(GraphView(graph), lambda n: True), None) is None:
                 continue
             counting = introduce(graph)

@@ -209,3 +209,11 @@ def test_query_counts_that_may_be_one() -> None:
     decode = Spelling(1, 12, 1, 512, 64, 64, symbolic=True)
     (reason,) = reasons(decode.model(), offload="auto")
     assert "may be 1 in a run" in reason
+
+
+def test_operators_that_are_attention_are_listed() -> None:
+    node = N("MultiHeadAttention", ["q3", "k3", "v3"], ["o"], name="mha", num_heads=2, domain="com.microsoft")
+    model = graph([node], shapes={n: [1, 16, 16] for n in ("q3", "k3", "v3")})
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    (reason,) = reasons(model)
+    assert "the operator MultiHeadAttention" in reason
