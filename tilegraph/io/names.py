@@ -82,7 +82,7 @@ def name_dims(model: ir.Model) -> dict[str, str]:
     `str(Dim.of(name))`, such as "batch size" or "past + 1" where `past + 1` may not be meant as a sum, become one
     plain symbol. Later mentions of the same text follow. Returns the original text of each renamed extent -> the new.
     """
-    texts = [t for v in model.graph.inputs if v.shape is not None for d in v.shape if (t := _text(d)) is not None]
+    texts = [t for v in model.graph.inputs if v.shape is not None for d in v.shape if (t := extent_name(d)) is not None]
     symbols = {t for t in texts if _is_symbol(t)}
     renamed: dict[str, str] = {}
     for text in dict.fromkeys(texts):
@@ -126,7 +126,7 @@ def _tokens_are(model: ir.Model, count: int, text: str) -> bool:
     integers = (ir.DataType.INT32, ir.DataType.INT64)
     shapes = [(v.shape, v.dtype in integers) for v in model.graph.inputs if v.shape is not None]
     lengths = [shape[1] for shape, whole in shapes if len(shape) == (2 if whole else 3)]
-    return count in lengths and all(n == count or _text(n) == text for n in lengths)
+    return count in lengths and all(n == count or extent_name(n) == text for n in lengths)
 
 
 def _is_symbol(text: str) -> bool:
@@ -135,10 +135,10 @@ def _is_symbol(text: str) -> bool:
 
 
 def _is_unknown(dim: int | ir.SymbolicDim) -> bool:
-    return dim < 0 if isinstance(dim, int) else _text(dim) is None
+    return dim < 0 if isinstance(dim, int) else extent_name(dim) is None
 
 
-def _text(dim: int | ir.SymbolicDim) -> str | None:
+def extent_name(dim: int | ir.SymbolicDim) -> str | None:
     """The name of a symbolic extent, None for integers and for what means "some extent"."""
     if isinstance(dim, int) or dim.value is None or dim.value.strip() in _UNNAMED:
         return None

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.errors import InputError
+from tilegraph.io.names import extent_name
 from tilegraph.spec.dims import Dim
 
 Array = np.ndarray[Any, Any]
@@ -97,8 +98,8 @@ def _checked(where: str, value: ir.Value, given: Any, binding: dict[str, tuple[i
             raise InputError(f"{where}: input {name!r} is {kind}, the model wants {wanted.name}: {fix}")
     if value.shape is None:
         return array
-    # Some exporters write an unknown extent as -1.
-    shape = [(d if d >= 0 else None) if isinstance(d, int) else d.value for d in value.shape]
+    # Some exporters write unknown extents as -1 or "?".
+    shape = [d if isinstance(d, int) and d >= 0 else extent_name(d) for d in value.shape]
     spelled = "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
     if len(shape) != array.ndim:
         raise InputError(f"{where}: input {name!r} has shape {list(array.shape)}, the model wants {spelled}")

@@ -31,6 +31,16 @@ def test_names_with_and_without_prefix_and_expected_outputs() -> None:
     assert notes == ["the given inputs: not used: 'spare'"]
 
 
+def test_unknown_extents_fit_every_size() -> None:
+    """-1 and "?" are no sizes and no names: two of them need not be equal."""
+    (value,) = inputs("g (float[n, 3, h, w] x) => (float[n, 3, h, w] y) { y = Relu(x) }")
+    value.shape = ir.Shape([-1, 3, "?", "?"])
+    feeds, _, _ = given_arrays({"x": np.zeros((6, 3, 48, 192), F)}, [value], ["y"])
+    assert feeds["x"].shape == (6, 3, 48, 192)
+    with pytest.raises(InputError, match="wants"):
+        given_arrays({"x": np.zeros((6, 4, 48, 192), F)}, [value], ["y"])
+
+
 def test_an_npz_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **GOOD)
     feeds, _, notes = given_arrays(tmp_path / "a.npz", inputs(), ["y"])
