@@ -53,6 +53,13 @@ def test_large_tensors_go_out_aligned_small_ones_stay(tmp_path: Path) -> None:
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
 
 
+def test_few_weights_have_no_data_file(tmp_path: Path) -> None:
+    assert save(load(many_weights()), tmp_path / "m.onnx") == [tmp_path / "m.onnx"]
+    proto = many_weights()
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(3 << 20, np.float32), "w0"))
+    assert len(save(load(proto), tmp_path / "n.onnx")) == 2
+
+
 def test_small_mapped_tensors_move_into_the_model(tmp_path: Path) -> None:
     """A weight that was external and is small must not go on pointing at the file that it came from."""
     source, target = tmp_path / "source", tmp_path / "target"
@@ -109,7 +116,7 @@ def test_every_kind_of_element_survives(tmp_path: Path, dtype: str) -> None:
 def test_identical_models_give_identical_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        save(load(many_weights()), tmp_path / name / "m.onnx")
+        save(load(many_weights()), tmp_path / name / "m.onnx", inline_limit=1024)
     for file in ("m.onnx", "m.onnx.data"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
@@ -154,7 +161,7 @@ def test_an_unwritable_place_is_an_environment_problem(tmp_path: Path) -> None:
 
 def test_nothing_is_left_or_lost_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
-    save(load(many_weights()), path)
+    save(load(many_weights()), path, inline_limit=1024)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 
     def full(*_: object) -> int:
@@ -162,7 +169,7 @@ def test_nothing_is_left_or_lost_when_the_disk_is_full(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(EnvironmentProblem, match="No space left"):
-        save(load(many_weights()), path)
+        save(load(many_weights()), path, inline_limit=1024)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
@@ -171,5 +178,5 @@ def test_a_data_file_that_shrinks_while_it_is_copied(tmp_path: Path) -> None:
     model = load(path)
     os.truncate(tmp_path / "m.data", 100)
     with pytest.raises(InputError, match=r"ended \d+ bytes early"):
-        save(model, tmp_path / "out.onnx")
+        save(model, tmp_path / "out.onnx", inline_limit=1024)
     assert not (tmp_path / "out.onnx").exists()
