@@ -12,6 +12,7 @@ from tilegraph.codegen.cache import KernelCache, kernel_key
 from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.ops.attention import plan_attention
+from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Lowered, signature
 from tilegraph.ops.space import plan
 from tilegraph.spec.dims import Dim
@@ -22,12 +23,16 @@ _SEPARATOR = b"\n"
 _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "Region": (plan, "tilegraph.codegen.rowkernel"),
     "Attention": (plan_attention, "tilegraph.codegen.attention"),
+    "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
 }
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled kernel and how to call it. `slots` and `outputs`: which region inputs and outputs its pointers are."""
+    """A compiled kernel and how to call it. `slots` and `outputs`: which region inputs and outputs its pointers are.
+
+    `packed`: (slot, panel, transposed) of constant matrices that it reads packed, see `codegen.rowkernel.Generated`.
+    """
 
     symbol: str
     slots: tuple[int, ...]
@@ -37,17 +42,18 @@ class Kernel:
     align: int
     scratch: Dim
     grain: Dim
+    packed: tuple[tuple[int, int, bool], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
                 "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
-                "grain": self.grain.to_json()}
+                "grain": self.grain.to_json(), "packed": self.packed}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Kernel:
         return Kernel(data["symbol"], tuple(data["slots"]), tuple(data["outputs"]), tuple(data["sizes"]),
                       Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
-                      Dim.from_json(data["grain"]))
+                      Dim.from_json(data["grain"]), tuple((s, p, t) for s, p, t in data["packed"]))
 
 
 class KernelStore:
@@ -90,7 +96,7 @@ class KernelStore:
                                          mattr=self.isa.llvm_mattr())
         self.compiled += 1
         return Kernel(symbol, made.slots, made.outputs, made.sizes, made.extent, made.align, made.scratch,
-                      made.grain), data
+                      made.grain, made.packed), data
 
     @property
     def triple(self) -> str:

@@ -41,7 +41,8 @@ class Generated:
     """A kernel before compilation.
 
     Its parameters are pointers to the inputs `slots`, to `outputs` and to scratch, then `sizes`, begin and end. The
-    rest is what a `KernelCall` says of the kernel.
+    rest is what a `KernelCall` says of the kernel. `packed`: (slot, panel, transposed) of inputs that are constant
+    matrices [k, n] (or [n, k] if transposed) and that the kernel reads as [panel][k][column in the panel].
     """
 
     func: Any
@@ -52,6 +53,7 @@ class Generated:
     align: int
     scratch: Dim
     grain: Dim
+    packed: tuple[tuple[int, int, bool], ...] = ()
 
 
 def generate(space: Space, name: str, vector_bits: int) -> Generated:

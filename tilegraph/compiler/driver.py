@@ -19,6 +19,7 @@ from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.kernels import KernelStore
 from tilegraph.codegen.library import link
 from tilegraph.codegen.version import TVM_VERSION
+from tilegraph.compiler.packing import Packer
 from tilegraph.compiler.program import build
 from tilegraph.compiler.result import OptimizedModel, Source, Summary
 from tilegraph.diagnostics import Diagnostics
@@ -121,10 +122,11 @@ class _Run:
 def _programs(model: ir.Model, groups: list[tuple[ir.Graph, tuple[ir.Node, ...]]], store: KernelStore,
               diagnostics: Diagnostics) -> list[EmitPartition]:
     parts: list[EmitPartition] = []
+    packer = Packer()
     for graph, members in groups:
         name = f"p{len(parts)}"
         try:
-            built = build(members, outputs_of(members, graph), model.functions, store)
+            built = build(members, outputs_of(members, graph), model.functions, store, packer)
         except Decline as reason:
             for node in members:
                 diagnostics.refused("codegen", node.name or "", reason.reason, op=node.op_type)

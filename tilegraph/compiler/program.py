@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from tilegraph.codegen.kernels import Kernel, KernelStore
+from tilegraph.compiler.packing import Packer
 from tilegraph.memory import Buffer, plan
 from tilegraph.ops.attention import lower_attention
 from tilegraph.ops.dtypes import BYTES, stored_name
+from tilegraph.ops.gemm import lower_gemm
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import shape_of
 from tilegraph.ops.prims import Decline, Lowered
@@ -38,12 +40,15 @@ class _Step:
 
 
 def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapping[tuple[str, str, str], ir.Function],
-          store: KernelStore) -> Built:
+          store: KernelStore, packer: Packer | None = None) -> Built:
     """Compiles the composites `nodes` (in order) into a program that makes `outputs`.
+
+    `packer` makes the matrices that kernels read packed; one for a model, so that a matrix is packed once.
 
     Raises `Decline` if an extent cannot be known from the inputs.
     """
-    steps = [_step(node, functions, store) for node in nodes]
+    packer = packer or Packer()
+    steps = [_step(node, functions, store, packer) for node in nodes]
     made = {v for step in steps for v in step.writes}
     inputs = list(dict.fromkeys(v for step in steps for v in step.reads if v not in made))
     shapes = {v: shape for step in steps for v, shape in zip(step.writes, step.shapes, strict=True)}
@@ -66,21 +71,24 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
 _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[str, int]], Lowered]] = {
     "Region": lower_region,
     "Attention": lambda nodes, outputs, opsets: lower_attention(nodes, outputs[0], opsets),
+    "Gemm": lower_gemm,
 }
 
 
-def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore) -> _Step:
+def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore,
+          packer: Packer) -> _Step:
     function = functions[node.op_identifier()]
     kind = function.name.partition("_")[0]
     lowered = _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
     kernel = store.kernel(lowered, kind)
     position = {value: k for k, value in enumerate(function.inputs)}
     inside = dict(lowered.inputs)
+    packed = {slot: (panel, transposed) for slot, panel, transposed in kernel.packed}
     reads = []
     for slot in kernel.slots:
         outside = node.inputs[position[inside[slot]]]
         assert outside is not None
-        reads.append(outside)
+        reads.append(packer.packed(outside, *packed[slot]) if slot in packed else outside)
     return _Step(kernel, tuple(reads), tuple(node.outputs[k] for k in kernel.outputs),
                  tuple(_output_shape(lowered, k) for k in kernel.outputs))
 

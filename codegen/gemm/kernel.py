@@ -1,0 +1,227 @@
+"""One TIR function for any `GemmSpace`.
+
+The matrix lies packed in panels of a few vectors, [panel][k][column in the panel], the last one filled up with zeros;
+the left operand is read where it is. A unit of work is a block of rows times a panel, so that the panel is reused from
+the level 2 cache. Within it, groups of rows times the panel's vectors are accumulated in registers, `CHUNK` steps of
+k at a time: the layout of Goto and van de Geijn 2008 without packing of the left operand, as a group's rows stay in the
+caches anyway. The group then goes through memory to the epilogue, which costs little beside its multiplications.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention.emitter import Emitter
+from tilegraph.codegen.rowkernel import Generated
+from tilegraph.codegen.tir_math import V, typed
+from tilegraph.ops.gemm import GemmSpace, Product
+from tilegraph.ops.index import Var
+from tilegraph.ops.prims import Decline
+from tilegraph.ops.space import Inst
+from tilegraph.spec.dims import Dim
+
+BLOCK_ROWS = 256
+CHUNK = 384  # steps of k that are summed by themselves: the rounding error grows with the length of a sum
+_TASK_VECTORS = 40_000  # vector instructions that are worth a task of their own
+_SAVED = 0.85  # a narrower panel has to leave this share of the columns or less
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Register block: `rows` x `vectors` of `lanes`; a panel is `vectors` * `lanes` columns wide."""
+
+    lanes: int
+    rows: int
+    vectors: int
+
+    @property
+    def panel(self) -> int:
+        return self.lanes * self.vectors
+
+    @staticmethod
+    def choose(n: int, vector_bits: int) -> Tile:
+        """8 x 3 of 32 registers with AVX-512, 4 x 3 of 16 with AVX2; two vectors where three pad too much.
+
+        Raises `Decline` below 256 bits: without fused multiply-add the product rounds twice and is slow.
+        """
+        if vector_bits < 256:
+            raise Decline(f"matrix products need vectors of 256 bits or more, not {vector_bits}")
+        lanes, rows = vector_bits // 32, 8 if vector_bits >= 512 else 4
+        wide, narrow = (-(-n // (v * lanes)) * v for v in (3, 2))
+        return Tile(lanes, rows, 2 if narrow <= _SAVED * wide else 3)
+
+
+def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
+    """Emits `space` as the function `name` for registers of `vector_bits` bits."""
+    return _Kernel(space, vector_bits).run(name)
+
+
+class _Kernel:
+    def __init__(self, space: GemmSpace, vector_bits: int) -> None:
+        self.space = space
+        self.tile = Tile.choose(space.n, vector_bits)
+        self.e = Emitter()
+        self.result = self.e.flat("out0", "float32")
+        self.leaves = [inst for inst in _below(space.value) if isinstance(inst, Product)]
+
+    def run(self, name: str) -> Generated:
+        e, space, tile = self.e, self.space, self.tile
+        begin, end = t.var("begin", "int64"), t.var("end", "int64")
+        self.left = e.input(space.left_slot, "float")
+        self.right = e.input(space.right_slot, "float")
+        panels = -(-space.n // tile.panel)
+        blocks = space.m.ceildiv(BLOCK_ROWS)
+        with e.loop("u", t.Sub(end, begin), begin) as u:
+            p = e.share(t.Rem(u, e.i64(panels)))
+            first = e.share(t.Mul(t.Div(u, e.i64(panels)), e.i64(BLOCK_ROWS)))
+            rows = e.share(t.Min(t.Sub(e.dim(space.m), first), e.i64(BLOCK_ROWS)))
+            if panels * tile.panel == space.n:
+                self._unit(p, first, rows, tile.panel)
+            elif panels == 1:
+                self._unit(p, first, rows, space.n)
+            else:
+                with e.block() as whole:
+                    self._unit(p, first, rows, tile.panel)
+                with e.block() as last:
+                    self._unit(p, first, rows, space.n - (panels - 1) * tile.panel)
+                e.stmts.append(t.IfThenElse(t.LT(p, e.i64(panels - 1)), t.sequence(whole), t.sequence(last)))
+        work = Dim.min(space.m, BLOCK_ROWS) * (space.depth * tile.vectors)
+        grain = Dim.of(_TASK_VECTORS).ceildiv(Dim.max(work, 1))
+        return self._finish(name, begin, end, blocks * panels, grain)
+
+    def _finish(self, name: str, begin: t.Var, end: t.Var, extent: Dim, grain: Dim) -> Generated:
+        e = self.e
+        slots = tuple(sorted(e.inputs))
+        out, scratch = t.pointer("p_out0", "float32"), t.pointer("scratch", "float32")
+        declared = [t.declare(e.inputs[s][1], e.inputs[s][0]) for s in slots]
+        declared.append(t.declare(self.result, out))
+        params = [*(e.inputs[s][0] for s in slots), out, scratch, *e.sizes.values(), begin, end]
+        func = t.prim_func(name, params, t.sequence([*declared, *e.stmts]))
+        packed = ((self.space.right_slot, self.tile.panel, self.space.transposed),)
+        return Generated(func, slots, (0,), tuple(e.sizes), extent, 1, Dim.of(0), grain, packed)
+
+    # -- a block of rows times a panel ------------------------------------------------------------------------
+    def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
+        e, size = self.e, self.tile.rows
+        column = e.share(t.Mul(p, e.i64(self.tile.panel)))
+        base = e.share(t.Mul(column, e.i64(self.space.depth)))
+        static = self.space.m.as_int()
+        if static is None or static >= size:
+            with e.loop("g", t.Div(rows, e.i64(size))) as g:
+                self._group(e.share(t.Add(first, t.Mul(g, e.i64(size)))), size, base, column, columns)
+        # What is left of the rows, in halves.
+        part = size // 2
+        while part:
+            if static is None or static & part:
+                with e.when(t.NE(t.Rem(t.Div(rows, e.i64(part)), e.i64(2)), e.i64(0))):
+                    done = t.Mul(t.Div(rows, e.i64(2 * part)), e.i64(2 * part))
+                    self._group(e.share(t.Add(first, done)), part, base, column, columns)
+            part //= 2
+
+    def _group(self, row: t.Expr, rows: int, base: t.Expr, column: t.Expr, columns: int) -> None:
+        """`rows` rows from `row`: the product, then the epilogue row by row."""
+        e, tile = self.e, self.tile
+        starts = self._left_rows(row, rows)
+        made = e.local("made", "float32", rows * tile.panel)
+        depth = self.space.depth
+        if depth <= CHUNK:
+            self._sum(made, starts, base, e.i64(0), depth, False)
+        else:
+            places = [k * tile.lanes for k in range(rows * tile.vectors)]
+            for place in places:
+                e.write(made, place, e.f32(0.0), tile.lanes)
+            with e.loop("c", depth // CHUNK) as c:
+                self._sum(made, starts, base, e.share(t.Mul(c, e.i64(CHUNK))), CHUNK, True)
+            if depth % CHUNK:
+                self._sum(made, starts, base, e.i64(depth - depth % CHUNK), depth % CHUNK, True)
+        with e.loop("r", rows) as r:
+            self._set_loops(self.space.rows, e.share(t.Add(row, r)))
+            line = e.share(t.Mul(r, e.i64(tile.panel)))
+            for start, width in _pieces(columns, tile.lanes):
+                self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), width)
+
+    def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool) -> None:
+        """`depth` steps of k from `first`, in registers; the sums replace or join those of `made`."""
+        e, tile = self.e, self.tile
+        lanes = tile.lanes
+        sums = e.local("acc", "float32", len(starts) * tile.panel)
+        places = [k * lanes for k in range(len(starts) * tile.vectors)]
+        for place in places:
+            e.write(sums, place, e.f32(0.0), lanes)
+        # Counted from 0 with bases of its own, which LLVM unrolls.
+        starts = [e.share(t.Add(start, first)) for start in starts]
+        base = e.share(t.Add(base, t.Mul(first, e.i64(tile.panel))))
+        with e.loop("k", depth) as k:
+            at = t.Add(base, t.Mul(k, e.i64(tile.panel)))
+            right = [e.math.share(e.read(self.right, "float32", t.Add(at, e.i64(v * lanes)), lanes))
+                     for v in range(tile.vectors)]
+            for r, start in enumerate(starts):
+                left = e.read(self.left, "float32", t.Add(start, k))
+                for v in range(tile.vectors):
+                    place = (r * tile.vectors + v) * lanes
+                    call = t.intrinsic(typed("float32", lanes), "llvm.fma", e.math.widen(left, lanes), right[v].expr,
+                                       e.read(sums, "float32", place, lanes).expr)
+                    e.write(sums, place, V(call, "float32", lanes), lanes)
+        for place in places:
+            value = e.read(sums, "float32", place, lanes)
+            if add:
+                value = e.math.add(value, e.read(made, "float32", place, lanes))
+            e.write(made, place, value, lanes)
+
+    def _left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
+        """Where each row of the left operand starts."""
+        e, space = self.e, self.space
+        e.loops[space.k] = e.i64(0)
+        if len(space.rows) < 2 and not space.left.hidden():
+            self._set_loops(space.rows, row)
+            start = e.share(e.index(space.left))
+            step = e.dim(space.left.coef(space.rows[0])) if space.rows else e.i64(0)
+            return [t.Add(start, t.Mul(step, e.i64(r))) if r else start for r in range(rows)]
+        starts = []
+        for r in range(rows):
+            self._set_loops(space.rows, t.Add(row, e.i64(r)))
+            starts.append(e.share(e.index(space.left)))
+        return starts
+
+    def _epilogue(self, made: t.Buffer, place: t.Expr, column: t.Expr, width: int) -> None:
+        e, space = self.e, self.space
+        self._set_loops(space.cols, column)
+        value = e.math.share(e.read(made, "float32", place, width))
+        known = {id(leaf): value for leaf in self.leaves}
+        value = e.value(space.value, space.cols[-1], width, known)
+        e.write(self.result, e.index(space.address), value, width)
+
+    def _set_loops(self, loops: tuple[Var, ...], number: t.Expr) -> None:
+        """Takes a row or column number apart into its loops."""
+        e = self.e
+        for k, var in reversed(list(enumerate(loops))):
+            if k == 0:
+                e.loops[var] = number
+                return
+            extent = e.dim(var.extent)
+            e.loops[var] = e.share(t.Rem(number, extent))
+            number = e.share(t.Div(number, extent))
+
+
+def _pieces(columns: int, lanes: int) -> list[tuple[int, int]]:
+    """(first, lanes) of the vectors of a panel that holds `columns` columns; nothing reaches past them."""
+    found: list[tuple[int, int]] = []
+    done = 0
+    while done < columns:
+        while lanes > columns - done:
+            lanes //= 2
+        found.append((done, lanes))
+        done += lanes
+    return found
+
+
+def _below(root: Inst) -> list[Inst]:
+    found: dict[int, Inst] = {}
+    stack = [root]
+    while stack:
+        inst = stack.pop()
+        if id(inst) not in found:
+            found[id(inst)] = inst
+            stack.extend(inst.args)
+    return list(found.values())

@@ -1,0 +1,5 @@
+"""Matrix products with constant matrices become composites, together with what follows them point by point."""
+
+from tilegraph.rewrites.gemm.fuse import GemmFusion
+
+__all__ = ["GemmFusion"]

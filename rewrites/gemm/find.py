@@ -1,0 +1,100 @@
+"""The largest epilogue of a matrix product: nodes that follow it point by point and end in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tilegraph.graph import GraphView
+from tilegraph.ops.gemm import PRODUCTS, GemmSpace, lower_gemm, plan_gemm
+from tilegraph.ops.lower import domain_of, kind_of
+from tilegraph.ops.prims import Decline, Lowered
+
+_MAX_NODES = 40
+_VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal composite: the product first, then its epilogue in order, and the matrix that it reads packed."""
+
+    nodes: tuple[ir.Node, ...]
+    output: ir.Value
+    lowered: Lowered
+    space: GemmSpace
+    matrix: ir.Value
+
+
+def is_product(node: ir.Node) -> bool:
+    return (domain_of(node), node.op_type) in PRODUCTS
+
+
+def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Callable[[ir.Node], bool]) -> Candidate:
+    """The candidate with the most nodes; `Decline` with the reason if the product alone cannot be a kernel.
+
+    Nodes between the product and the end are read by nothing else, so the composite is convex, and as results leave it
+    only at its end, no set of them can depend on one another in a circle.
+    """
+    best = _examine((product,), opsets)
+    ends = _followers(product, view, free)
+    for count in range(1, len(ends) + 1):
+        nodes = _between(product, ends[count - 1], ends, view)
+        if nodes is None:
+            continue
+        try:
+            best = _examine(nodes, opsets)
+        except Decline:
+            continue
+    return best
+
+
+def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int]) -> Candidate:
+    output = nodes[-1].outputs[0]
+    lowered = lower_gemm(nodes, [output], opsets)
+    space = plan_gemm(lowered)
+    matrix: ir.Value = dict(lowered.inputs)[space.right_slot]
+    if not matrix.is_initializer() or matrix.is_graph_input() or matrix.const_value is None:
+        raise Decline("the matrix is not constant")
+    return Candidate(nodes, output, lowered, space, matrix)
+
+
+def _followers(product: ir.Node, view: GraphView, free: Callable[[ir.Node], bool]) -> list[ir.Node]:
+    """Pointwise nodes and views that the product reaches through such nodes alone, in order."""
+    found: set[ir.Node] = set()
+    stack = [product]
+    while stack and len(found) < _MAX_NODES:
+        for node in view.consumers(stack.pop()):
+            follows = kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type in _VIEWS)
+            if follows and node not in found and free(node) and len(node.outputs) == 1:
+                found.add(node)
+                stack.append(node)
+    return sorted(found, key=view.order.__getitem__)
+
+
+def _between(product: ir.Node, end: ir.Node, followers: Sequence[ir.Node], view: GraphView) \
+        -> tuple[ir.Node, ...] | None:
+    """The nodes on the ways from the product to `end`, or None if another node reads what they make."""
+    allowed = {product, *followers}
+    inside: set[ir.Node] = {end}
+    stack = [end]
+    while stack:
+        for node in view.producers(stack.pop()):
+            if node in allowed and node not in inside:
+                inside.add(node)
+                stack.append(node)
+    if product not in inside or any(_read_elsewhere(node, inside, view) for node in inside if node is not end):
+        return None
+    return tuple(sorted(inside, key=view.order.__getitem__))
+
+
+def _read_elsewhere(node: ir.Node, inside: Set[ir.Node], view: GraphView) -> bool:
+    return any(v in view.outputs or any(user not in inside for user in view.users(v)) for v in node.outputs)
+
+
+def readers_outside(matrix: ir.Value, taken: Set[ir.Node]) -> Iterator[ir.Node]:
+    """Who reads the matrix beside `taken`, bodies of control flow included."""
+    for use in matrix.uses():
+        if use.node not in taken:
+            yield use.node

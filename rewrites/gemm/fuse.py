@@ -1,0 +1,90 @@
+"""The pass that makes matrix products with constant matrices composites of their own.
+
+Cases: float32 MatMul, and Gemm with or without transB and bias (alpha and beta 1), whose second operand is an
+initializer [K, N]; any leading dims of the first, symbolic ones included. The epilogue is whatever follows point by
+point and ends in one value: bias, activations however they are spelled, residual sums, scales; views at its end become
+the addresses of the stores. Refused, with a reason each: matrices that are not constant, not float32 or not of rank 2;
+a matrix that something else reads too, of which a packed copy would have to be kept beside the original; and what ONNX
+Runtime does as fast (few rows, small matrices).
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from tilegraph.graph import GraphView, all_graphs
+from tilegraph.ops.prims import Decline
+from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.gemm.find import Candidate, find, is_product, readers_outside
+from tilegraph.rewrites.gemm.price import check_price
+
+STAGE = "gemm"
+
+
+class GemmFusion(Pass):
+    """Takes the products that are expected to win, or with offload "all" every one that it can."""
+
+    name = "fuse-gemm"
+
+    def __init__(self, offload: str = "auto") -> None:
+        self.offload = offload
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        if self.offload == "none":
+            return PassResult(False)
+        found: list[tuple[ir.Graph, Candidate]] = []
+        for graph in list(all_graphs(model.graph)):
+            found += [(graph, candidate) for candidate in self._candidates(model, graph, context)]
+        kept = self._unshared(found, context)
+        for graph, candidate in kept:
+            call = make_composite(model, graph, candidate.nodes, [candidate.output], kind="Gemm")
+            context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
+                                     op=call.op_type, nodes=[n.name for n in candidate.nodes],
+                                     rows=str(candidate.space.m), depth=candidate.space.depth,
+                                     columns=candidate.space.n)
+        for graph in dict.fromkeys(graph for graph, _ in kept):
+            graph.sort()
+        return PassResult(bool(kept))
+
+    def _candidates(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
+        view = GraphView(graph)
+        opsets = {domain or "": version for domain, version in model.opset_imports.items()}
+        taken: set[ir.Node] = set()
+        found: list[Candidate] = []
+        for node in view.nodes:
+            if not is_product(node):
+                continue
+            try:
+                candidate = find(node, view, opsets, lambda n: n not in taken and not is_product(n))
+                if self.offload == "auto":
+                    check_price(candidate.space)
+            except Decline as reason:
+                _refuse(context, node, reason.reason)
+                continue
+            taken.update(candidate.nodes)
+            found.append(candidate)
+        return found
+
+    def _unshared(self, found: list[tuple[ir.Graph, Candidate]], context: PassContext) \
+            -> list[tuple[ir.Graph, Candidate]]:
+        """Those whose matrix nothing else reads: only then does the packed one take the original's place."""
+        products = {candidate.nodes[0] for _, candidate in found}
+        kept: list[tuple[ir.Graph, Candidate]] = []
+        for graph, candidate in found:
+            reader = next(readers_outside(candidate.matrix, products), None)
+            layouts = {c.space.transposed for _, c in found if c.matrix is candidate.matrix}
+            if candidate.matrix.is_graph_output():
+                _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is a graph output")
+            elif reader is not None:
+                _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is also read by "
+                        f"{reader.op_type} {reader.name}: a packed copy would be kept beside it")
+            elif len(layouts) > 1:
+                _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is read transposed too")
+            else:
+                kept.append((graph, candidate))
+        return kept
+
+
+def _refuse(context: PassContext, node: ir.Node, reason: str) -> None:
+    context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)

@@ -1,0 +1,121 @@
+"""GEMM kernels against float64: sizes with tails, symbolic rows, epilogues, layouts of the result, instruction sets."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.numeric.codegen.runner import Array, Compiled
+from tests.unit.fusion.parse import model
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.gemm import generate
+from tilegraph.codegen.isa import Isa, host
+from tilegraph.codegen.library import link
+from tilegraph.compiler.packing import pack_columns
+from tilegraph.ops.gemm import lower_gemm, plan_gemm
+from tilegraph.ops.prims import Decline
+
+
+def compiled(text: str, isa: Isa | None = None) -> Compiled:
+    graph = model(text)
+    lowered = lower_gemm(list(graph.graph), list(graph.graph.outputs), {"": 20})
+    isa = isa or host()
+    kernel = generate(plan_gemm(lowered), "tg_test", isa.vector_bits)
+    data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "k.so"
+        link({"tg_test": data}, path)
+        library = ctypes.CDLL(str(path))
+    return Compiled(lowered, None, kernel, library["__tvm_ffi_tg_test"], library)  # type: ignore[arg-type]
+
+
+def run(made: Compiled, feeds: dict[str, Array], tasks: int = 2, offset: int = 4) -> Array:
+    """`feeds` hold the matrix as the model has it. The runner binds sizes to the shapes it is given, so the packed
+    matrix goes in flat under the original's name."""
+    names = {slot: value.name for slot, value in made.lowered.inputs}
+    packed = {names[slot]: pack_columns(feeds[names[slot]], panel, transposed)
+              for slot, panel, transposed in made.kernel.packed}
+    known = {**feeds, **{name: a.reshape(-1, a.shape[-1]) for name, a in packed.items()}}
+    return made.run(known, tasks, offset)[0]
+
+
+def close(got: Array, want: Array) -> None:
+    """Sums of products of size 1 over k, scaled to size 1."""
+    assert got.shape == want.shape
+    assert float(np.std(want)) > 0.1, "a constant answer proves nothing"
+    assert float(np.abs(got - want).max()) <= 4e-6 * max(1.0, float(np.abs(want).max()))
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
+    return (np.random.default_rng(seed).normal(size=shape) * scale).astype(np.float32)
+
+
+def wide(a: Array) -> Array:
+    return a.astype(np.float64)
+
+
+@pytest.mark.parametrize("m", [1, 7, 8, 15, 256, 259])
+@pytest.mark.parametrize(("k", "n"), [(2, 2), (5, 47), (64, 48), (383, 63), (384, 97), (900, 64)])
+def test_sizes(m: int, k: int, n: int) -> None:
+    made = compiled(f"(float[{m},{k}] x, float[{k},{n}] w, float[{n}] b) => (float[{m},{n}] y) "
+                    "{ t = MatMul(x, w) y = Add(t, b) }")
+    feeds = {"x": normal(m, k), "w": normal(k, n, seed=1, scale=k**-0.5), "b": normal(n, seed=2)}
+    want = wide(feeds["x"]) @ wide(feeds["w"]) + feeds["b"]
+    close(run(made, feeds), want)
+
+
+@pytest.mark.parametrize("base", ["x86-64-v3", "x86-64-v4"])
+def test_instruction_sets(base: str) -> None:
+    if base == "x86-64-v4" and host().vector_bits < 512:
+        pytest.skip("this machine has no AVX-512")
+    made = compiled("(float[23,100] x, float[100,77] w) => (float[23,77] y) { t = MatMul(x, w) y = Tanh(t) }",
+                    Isa(base))
+    feeds = {"x": normal(23, 100), "w": normal(100, 77, seed=1, scale=0.1)}
+    close(run(made, feeds), np.tanh(wide(feeds["x"]) @ wide(feeds["w"])))
+
+
+def test_no_fused_multiply_add() -> None:
+    with pytest.raises(Decline, match="256 bits"):
+        compiled("(float[8,64] x, float[64,64] w) => (float[8,64] y) { y = MatMul(x, w) }", Isa("x86-64-v2"))
+
+
+def test_symbolic_rows_and_residual() -> None:
+    made = compiled("(float[B,S,70] x, float[70,50] w, float[50] b, float[B,S,50] r) => (float[B,S,50] y) "
+                    "{ t = MatMul(x, w) u = Add(b, t) y = Add(r, u) }")
+    for b, s in ((1, 1), (2, 5), (3, 100), (1, 300)):
+        feeds = {"x": normal(b, s, 70), "w": normal(70, 50, seed=1, scale=0.12), "b": normal(50, seed=2),
+                 "r": normal(b, s, 50, seed=3)}
+        close(run(made, feeds, tasks=3), wide(feeds["x"]) @ wide(feeds["w"]) + feeds["b"] + feeds["r"])
+
+
+def test_transposed_gemm() -> None:
+    made = compiled("(float[9,70] x, float[50,70] w, float[50] b) => (float[9,50] y) { y = Gemm<transB=1>(x, w, b) }")
+    feeds = {"x": normal(9, 70), "w": normal(50, 70, seed=1, scale=0.12), "b": normal(50, seed=2)}
+    close(run(made, feeds), wide(feeds["x"]) @ wide(feeds["w"]).T + feeds["b"])
+
+
+def test_heads_are_split_by_the_stores() -> None:
+    made = compiled("(float[2,11,64] x, float[64,96] w, float[96] b) => (float[2,3,11,32] y) "
+                    "{ s = Constant<value = int64[4] {2, 11, 3, 32}>() t = MatMul(x, w) u = Add(t, b) "
+                    "v = Reshape(u, s) y = Transpose<perm=[0, 2, 1, 3]>(v) }")
+    feeds = {"x": normal(2, 11, 64), "w": normal(64, 96, seed=1, scale=0.12), "b": normal(96, seed=2)}
+    want = wide(feeds["x"]) @ wide(feeds["w"]) + feeds["b"]
+    close(run(made, feeds), want.reshape(2, 11, 3, 32).transpose(0, 2, 1, 3))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_special_values(value: float) -> None:
+    made = compiled("(float[9,70] x, float[70,50] w) => (float[9,50] y) { y = MatMul(x, w) }")
+    feeds = {"x": normal(9, 70), "w": normal(70, 50, seed=1)}
+    feeds["x"][4, 3] = value
+    feeds["w"][3, 7] = 0.0
+    with np.errstate(all="ignore"):
+        want = (wide(feeds["x"]) @ wide(feeds["w"])).astype(np.float32)
+    got = run(made, feeds)
+    assert np.array_equal(np.isnan(got), np.isnan(want))
+    assert np.array_equal(np.isposinf(got), np.isposinf(want))
+    assert np.array_equal(np.isneginf(got), np.isneginf(want))

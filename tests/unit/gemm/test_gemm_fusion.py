@@ -1,0 +1,87 @@
+"""Which products become composites, with what epilogue, and each reason to stay out."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from tests.unit.fusion.parse import model
+from tilegraph.passes import PassContext
+from tilegraph.rewrites.gemm import GemmFusion
+from tilegraph.rewrites.normalise import NORMALISE
+
+W = "w = Constant<value = float[64,64] {" + ", ".join(str(k % 7 - 3) for k in range(64 * 64)) + "}>()"
+B = "b = Constant<value = float[64] {" + ", ".join(str(k % 5) for k in range(64)) + "}>()"
+
+
+def fused(text: str, offload: str = "auto") -> tuple[ir.Model, list[str], list[str]]:
+    """The model, the operators of each composite, and the reasons against others."""
+    graph = model(text)
+    context = PassContext()
+    for step in NORMALISE:
+        step.run(graph, context)
+    result = GemmFusion(offload).run(graph, context)
+    taken = context.diagnostics.of("gemm", taken=True)
+    assert result.modified == bool(taken)
+    bodies = [" ".join(n.op_type for n in f if n.op_type != "Constant") for f in graph.functions.values()]
+    return graph, bodies, [d.reason for d in context.diagnostics.of("gemm", taken=False)]
+
+
+def test_bias_gelu_and_residual() -> None:
+    text = f"""(float[B,8,64] x) => (float[B,8,64] y) {{ {W} {B} s = Constant<value = float {{1.414}}>()
+        one = Constant<value = float {{1.0}}>() t = MatMul(x, w) u = Add(t, b) d = Div(u, s) e = Erf(d) f = Add(e, one)
+        g = Mul(u, f) y = Add(g, x) }}"""
+    graph, bodies, reasons = fused(text)
+    assert bodies == ["MatMul Add Div Erf Add Mul Add"]
+    assert not reasons
+    assert [n.op_type[:5] for n in graph.graph] == ["Gemm_"]
+
+
+def test_the_epilogue_ends_where_a_value_is_read_twice() -> None:
+    _, bodies, _ = fused(f"(float[8,64] x) => (float[8,64] y, float[8] z) {{ {W} {B} "
+                         "l = Constant<value = int64[1] {1}>() "
+                         "t = MatMul(x, w) u = Add(t, b) y = Relu(u) z = ReduceSum<keepdims=0>(u, l) }")
+    assert bodies == ["MatMul Add"]
+
+
+def test_no_epilogue_across_a_broadcast() -> None:
+    _, bodies, _ = fused(f"(float[8,64] x, float[5,8,64] r) => (float[5,8,64] y) {{ {W} "
+                         "t = MatMul(x, w) y = Add(t, r) }")
+    assert bodies == ["MatMul"]
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    (f"(float[7,64] x) => (float[7,64] y) {{ {W} y = MatMul(x, w) }}", "7 rows are fewer than 8"),
+    ("(float[8,64] x, float[64,64] w) => (float[8,64] y) { y = MatMul(x, w) }", "the matrix is not constant"),
+    ("(float16[8,64] x, float16[64,64] w) => (float16[8,64] y) { y = MatMul(x, w) }", "kernels are float32"),
+    ("(float[3,8,64] x, float[3,64,64] w) => (float[3,8,64] y) { y = MatMul(x, w) }", "has 3 dims"),
+    ("(float[64] x, float[64,64] w) => (float[64] y) { y = MatMul(x, w) }", "a product with a vector"),
+    (f"(float[8,64] x) => (float[8,64] y) {{ {W} y = Gemm<alpha=0.5>(x, w) }}", "alpha or beta"),
+    (f"(float[64,8] x) => (float[8,64] y) {{ {W} y = Gemm<transA=1>(x, w) }}", "transA"),
+    (f"(float[8,64] x, int64[2] i) => (float[8,64] y, float[2,64] z) {{ {W} y = MatMul(x, w) z = Gather(w, i) }}",
+     "also read by Gather"),
+    (f"(float[8,64] x) => (float[8,64] y, float[8,64] z) {{ {W} y = MatMul(x, w) z = Gemm<transB=1>(x, w) }}",
+     "read transposed too"),
+    ("(float[8,2] x) => (float[8,2] y) { w = Constant<value = float[2,2] {1, 2, 3, 4}>() y = MatMul(x, w) }",
+     "smaller than"),
+])
+def test_refusals(text: str, reason: str) -> None:
+    graph, bodies, reasons = fused(text)
+    assert not bodies
+    assert reasons
+    assert all(reason in r for r in reasons), reasons
+    assert not graph.functions
+
+
+def test_a_tied_matrix_is_one_composite_twice() -> None:
+    graph, bodies, reasons = fused(f"(float[8,64] x) => (float[8,64] y) {{ {W} t = MatMul(x, w) y = MatMul(t, w) }}")
+    assert bodies == ["MatMul"]
+    assert not reasons
+    assert len({n.op_type for n in graph.graph}) == 1
+    assert len(graph.graph) == 2
+
+
+def test_offload() -> None:
+    small = "(float[2,2] x) => (float[2,2] y) { w = Constant<value = float[2,2] {1, 2, 3, 4}>() y = MatMul(x, w) }"
+    assert fused(small, "all")[1] == ["MatMul"]
+    assert fused(f"(float[8,64] x) => (float[8,64] y) {{ {W} y = MatMul(x, w) }}", "none")[1] == []
