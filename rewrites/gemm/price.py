@@ -13,8 +13,14 @@ _MAX_PADDING = 1.15  # columns computed for each that is wanted
 
 
 def check_price(space: GemmSpace) -> None:
-    """`Decline` with the reason where ONNX Runtime is expected to be as fast. A symbolic number of rows is accepted."""
+    """`Decline` with the reason where ONNX Runtime is expected to be as fast.
+
+    A symbolic number of rows is accepted where it is a product of two or more unknown extents (batch and sequence) or
+    some multiple of at least `MIN_ROWS`; one unknown extent alone is most often a batch of 1.
+    """
     rows = space.m.as_int()
+    if rows is None and all(len(mono) < 2 and coef < MIN_ROWS for mono, coef in space.m.terms):
+        raise Decline(f"ONNX Runtime keeps it: {space.m} rows may be fewer than {MIN_ROWS}")
     if rows is not None and rows < MIN_ROWS:
         raise Decline(f"ONNX Runtime keeps it: {rows} rows are fewer than {MIN_ROWS}")
     if space.depth < MIN_DEPTH or space.n < MIN_COLUMNS:
