@@ -49,8 +49,8 @@ class AttentionFusion(Pass):
         for graph in list(all_graphs(model.graph)):
             for node in graph:
                 if (domain_of(node), node.op_type) in _OPERATORS:
-                    context.diagnostics.refused(STAGE, node.name or "", f"the operator {node.op_type} is not taken apart",
-                                                op=node.op_type, kind="", density=None)
+                    reason = f"the operator {node.op_type} is not taken apart"
+                    context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type, kind="", density=None)
             if next(cores(GraphView(graph), lambda n: True), None) is None:
                 continue
             counting = introduce(graph)

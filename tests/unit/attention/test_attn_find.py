@@ -23,7 +23,7 @@ def graph(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str] = ("o",), kind
         list(nodes), "g", [helper.make_tensor_value_info(n, kind, s) for n, s in shapes.items()],
         [helper.make_tensor_value_info(o, kind, None) for o in outputs],
         [numpy_helper.from_array(np.asarray(v), n) for n, v in consts.items()]),
-        opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)], ir_version=8)
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
@@ -214,6 +214,5 @@ def test_query_counts_that_may_be_one() -> None:
 def test_operators_that_are_attention_are_listed() -> None:
     node = N("MultiHeadAttention", ["q3", "k3", "v3"], ["o"], name="mha", num_heads=2, domain="com.microsoft")
     model = graph([node], shapes={n: [1, 16, 16] for n in ("q3", "k3", "v3")})
-    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     (reason,) = reasons(model)
     assert "the operator MultiHeadAttention" in reason
