@@ -14,9 +14,9 @@ Handles: Conv (groups, strides, dilations), ConvTranspose and Gemm, MatMul by a 
 number for each channel is the tail of a normalisation, which is one kernel and one ONNX Runtime operator as it is),
 after any number of Add, Sub, Mul, Div with constants, and BatchNormalization before Conv.
 
-Refused: values that something else reads too; weights or bias that are not constant float32 or float64; shifts before
-ConvTranspose and MatMul; a scale of 0 that a shift would be divided by; results that are not finite; copies of weights
-beyond the limit on folding.
+Refused: values that something else reads too; the last factor of a GELU; weights or bias that are not constant float32
+or float64; shifts before ConvTranspose and MatMul; a scale of 0 that a shift would be divided by; results that are not
+finite; copies of weights beyond the limit on folding.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def _fold(node: ir.Node, chain: list[ir.Node], constants: Constants) -> str | No
     if old is None or weights is None or weights.size == 0 or dtype not in FLOATS or source is None:
         return "its weights are not constant float32 or float64"
     assert dtype is not None
+    if _ends_gelu(chain[0]):
+        return "it is the end of a GELU, which is one operator as a whole"
     total = chain_above(source, node, norms=node.op_type == "Conv", first=chain[0])[1]
     where = _channels(node, weights)
     if where is None:
@@ -103,6 +105,20 @@ def _fold(node: ir.Node, chain: list[ir.Node], constants: Constants) -> str | No
     for gone in reversed(chain):
         remove(gone)
     return None
+
+
+def _ends_gelu(node: ir.Node) -> bool:
+    """Whether `node` scales x (1 + erf(...)) or x (1 + tanh(...)): ONNX Runtime finds GELU by its last factor too."""
+    for product in node.inputs:
+        gated = None if product is None else product.producer()
+        if gated is None or not is_op(gated, "Mul"):
+            continue
+        for value in gated.inputs:
+            add = None if value is None else value.producer()
+            if add is not None and is_op(add, "Add") and any(
+                    v is not None and is_op(v.producer(), "Erf", "Tanh") for v in add.inputs):
+                return True
+    return False
 
 
 def _channels(node: ir.Node, weights: Array) -> tuple[int, int, int] | None:

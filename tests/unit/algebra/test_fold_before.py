@@ -117,6 +117,16 @@ def test_a_shift_before_conv_transpose_is_kept() -> None:
     kept(STEP, text, w=values(3, 4, 2, 2), c=S["c"])
 
 
+@pytest.mark.parametrize("curve", ["Erf", "Tanh"])
+def test_the_end_of_a_gelu_is_kept(curve: str) -> None:
+    text = f"""g (T[3, 5] x) => (T[3, 4] y) {{ p = Div(x, r)  q = {curve}(p)  o = Add(q, one)  m = Mul(x, o)
+        a = Mul(m, half)  y = MatMul(a, w) }}"""
+    arrays = {"r": np.array(1.414), "one": np.array(1.0), "half": np.array(0.5), "w": values(5, 4)}
+    kept(STEP, text, **arrays)
+    other = text.replace(f"{curve}(p)", "Neg(p)")
+    assert rewritten(STEP, other, feeds={"x": values(3, 5)}, **arrays)[-2:] == ["Mul", "MatMul"]
+
+
 def test_a_transposed_gemm_operand_is_kept() -> None:
     text = "g (T[5, 3] x) => (T[3, 4] y) { a = Mul(x, s)  y = Gemm <transA = 1> (a, w) }"
     kept(STEP, text, w=values(5, 4), s=np.array(3.0))
