@@ -56,13 +56,13 @@ class Session:
         for output, value in zip(self._session.get_outputs(), outputs, strict=True):
             binding.bind_ortvalue_output(output.name, value)
         self._binding = binding
-        self._run_options = ort.RunOptions()
         self.run()
         return "bound"
 
     def run(self) -> None:
         if self._binding is not None:
-            self._session.run_with_iobinding(self._binding, self._run_options)
+            # Without RunOptions: onnxruntime's Python adds 25 µs to each run for them, whoever is measured.
+            self._session.run_with_iobinding(self._binding)
         else:
             self._session.run(None, self._feeds)
 
