@@ -21,14 +21,12 @@ class Session:
     def __init__(self, peer: dict[str, Any], threads: int) -> None:
         self._session = _create(peer, threads)
         self._binding: Any = None
-        self._run_options: Any = None
         self._feeds: dict[str, Any] = {}
 
     def bind(self, file: str, names: list[str]) -> str:
         """Loads the feeds, array i of the .npz file for names[i], and runs once; says how runs are made: "bound" or
         "plain"."""
         import numpy as np
-        import onnxruntime as ort
 
         with np.load(file, allow_pickle=False) as arrays:
             feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(names)}
