@@ -14,7 +14,7 @@ from tilegraph.bench.peers import peer_for
 from tilegraph.errors import TilegraphError
 
 OUT = Path(__file__).resolve().parents[1] / "build" / "bench"
-CREATE_SLACK = 1.05  # of ONNX Runtime's creation time: the spread of the median of three
+CREATE_SLACK = 1.05  # of ONNX Runtime's creation time: the spread of the median of CREATIONS
 
 
 @dataclass
