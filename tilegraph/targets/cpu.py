@@ -9,12 +9,13 @@ from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.fusion import RegionFusion
+from tilegraph.rewrites.gemm import GemmFusion
 from tilegraph.rewrites.normalise import NORMALISE
 from tilegraph.targets.base import Target
 
 
 def _passes(offload: str) -> Sequence[Pass]:
-    return (*NORMALISE, *ALGEBRA, AttentionFusion(offload), RegionFusion(offload))
+    return (*NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload), RegionFusion(offload))
 
 
 def _isa(mcpu: str | None) -> isa.Isa:
