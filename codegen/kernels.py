@@ -14,7 +14,7 @@ from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.ops.attention import plan_attention
 from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Lowered, signature
-from tilegraph.ops.space import plan
+from tilegraph.ops.region import plan
 from tilegraph.spec.dims import Dim
 
 _SEPARATOR = b"\n"

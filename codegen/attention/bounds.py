@@ -19,9 +19,9 @@ from functools import reduce
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.emitter import STORAGE, Emitter
 from tilegraph.codegen.tir_math import V
-from tilegraph.ops.attention import AttentionSpace, Score, insts
+from tilegraph.ops.attention import AttentionSpace, Score
 from tilegraph.ops.index import Ix, Var
-from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
+from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, insts
 from tilegraph.spec.dims import Dim
 
 _COMPARISONS = {"Less": ("<", False), "LessOrEqual": ("<=", False), "Greater": ("<", True),

@@ -6,9 +6,9 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.emitter import Emitter
 from tilegraph.codegen.attention.products import Tile
 from tilegraph.codegen.tir_math import V
-from tilegraph.ops.attention import AttentionSpace, insts
+from tilegraph.ops.attention import AttentionSpace
 from tilegraph.ops.index import Var
-from tilegraph.ops.space import Inst, Load
+from tilegraph.ops.space import Inst, Load, insts
 from tilegraph.spec.dims import Dim
 
 

@@ -6,7 +6,8 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.emitter import Emitter
 from tilegraph.codegen.attention.products import Tile
 from tilegraph.codegen.tir_math import TirMath, V
-from tilegraph.ops.attention import AttentionSpace, Score, insts
+from tilegraph.ops.attention import AttentionSpace, Score
+from tilegraph.ops.space import insts
 from tilegraph.ops.vecmath.basic import horner
 from tilegraph.ops.vecmath.coefficients import EXP_TAIL
 from tilegraph.ops.vecmath.exponential import INV_LN2, LN2_HIGH, LN2_LOW, ROUNDER

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from tilegraph.ops.attention import AttentionSpace, Score, insts
+from tilegraph.ops.attention import AttentionSpace, Score
 from tilegraph.ops.index import Ix, Quotient, Var
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Lowered
-from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
+from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, insts
 from tilegraph.spec.dims import Dim
 
 ASSUMED = 512

@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from tilegraph.cost import estimate
 from tilegraph.graph import GraphView
-from tilegraph.ops.attention import AttentionSpace, insts, lower_attention, plan_attention
+from tilegraph.ops.attention import AttentionSpace, lower_attention, plan_attention
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.ops.space import Apply
+from tilegraph.ops.space import Apply, insts
 from tilegraph.rewrites.attention.find import Core
 from tilegraph.spec.dims import Dim
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from tilegraph.cost import CostModel, estimate
-from tilegraph.ops.attention import AttentionSpace, Score, insts
+from tilegraph.ops.attention import AttentionSpace, Score
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
-from tilegraph.ops.space import Apply, Inst, Load, Place
+from tilegraph.ops.space import Apply, Inst, Load, Place, insts
 from tilegraph.rewrites.attention.density import Density
 from tilegraph.rewrites.attention.extend import Candidate
 from tilegraph.rewrites.attention.find import is_product

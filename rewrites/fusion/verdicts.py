@@ -17,7 +17,8 @@ import onnx_ir as ir
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.ops.space import Space, plan
+from tilegraph.ops.region import plan
+from tilegraph.ops.space import Space
 
 _CONTENTS = 4096  # elements of a constant that the structure includes; a larger one is only itself
 

@@ -26,7 +26,8 @@ from tilegraph.codegen.library import link
 from tilegraph.codegen.rowkernel import Generated, generate
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.prims import Lowered, signature
-from tilegraph.ops.space import Space, plan
+from tilegraph.ops.region import plan
+from tilegraph.ops.space import Space
 from tilegraph.spec.dims import Dim
 
 Array = np.ndarray[Any, Any]

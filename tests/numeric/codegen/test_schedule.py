@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.unit.fusion.parse import lowered
 from tilegraph.codegen.schedule import column_dependent, divide
-from tilegraph.ops.space import Apply, Fold, Literal, Load, plan
+from tilegraph.ops.region import plan
+from tilegraph.ops.space import Apply, Fold, Literal, Load
 
 AXIS = "a = Constant<value = int64[1] {1}>() "
 

@@ -11,8 +11,8 @@ from tilegraph.codegen import version
 
 def test_it_covers_lowering_planning_and_emission() -> None:
     names = {path.relative_to(path.parents[-2]).as_posix().rpartition("tilegraph/")[2] for path in version._sources()}
-    assert {"codegen/rowkernel.py", "codegen/schedule.py", "ops/space.py", "ops/vecmath/exponential.py",
-            "ops/lower/views.py", "spec/dims.py"} <= names
+    assert {"codegen/rowkernel.py", "codegen/schedule.py", "ops/space.py", "ops/region.py",
+            "ops/vecmath/exponential.py", "ops/lower/views.py", "spec/dims.py"} <= names
 
 
 def test_it_changes_with_a_source_and_with_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

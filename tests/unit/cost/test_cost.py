@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.fusion.parse import lowered
 from tilegraph.cost import CostModel, RegionCost, estimate
-from tilegraph.ops.space import plan
+from tilegraph.ops.region import plan
 from tilegraph.rewrites.fusion.legal import work
 from tilegraph.spec.dims import Dim
 

@@ -15,7 +15,8 @@ from tilegraph.ops.index import Ix, Quotient, Remainder, Var, evaluate
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import shape_of
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.ops.space import Choose, Fold, Load, Space, plan
+from tilegraph.ops.region import plan
+from tilegraph.ops.space import Choose, Fold, Load, Space
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion import RegionFusion
 from tilegraph.rewrites.fusion.composite import DOMAIN

@@ -10,30 +10,18 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from tilegraph.ops.attention.space import AttentionSpace, Score, insts
+from tilegraph.ops.attention.space import AttentionSpace, Score
 from tilegraph.ops.broadcast import broadcast, project
-from tilegraph.ops.index import Ix, SplitNeeded, Var, flat_address, reshape_indices
+from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
 from tilegraph.ops.lower import Rule, lower_region
 from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.lower.views import transpose
-from tilegraph.ops.prims import (
-    Const,
-    Decline,
-    Dot,
-    Extent,
-    Input,
-    Lowered,
-    Point,
-    Position,
-    Prim,
-    Reduce,
-    View,
-)
-from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, Place
+from tilegraph.ops.prims import Decline, Dot, Lowered, Prim, Reduce, View
+from tilegraph.ops.pull import Puller
+from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, index_of, insts
 from tilegraph.spec.dims import Dim
 
 MAX_DEPTH = 256  # of d and of e
-_SPLITS = 12
 
 
 def _matmul(c: NodeContext) -> list[Prim]:
@@ -84,42 +72,13 @@ def plan_attention(lowered: Lowered) -> AttentionSpace:
     """The space of the attention that `lowered` is, or `Decline` with what it is not."""
     if lowered.stored != ("float",):
         raise Decline(f"attention of {', '.join(lowered.stored)}: kernels are float32")
-    puller = _Puller(lowered.outputs[0])
-    for _ in range(_SPLITS):
-        try:
-            return puller.build()
-        except SplitNeeded as split:
-            puller.split(split.var, split.inner)
-    raise Decline("the index maps of its views have no common refinement")
+    return _Attention(lowered.outputs[0]).plan()
 
 
-class _Puller:
-    """Evaluates prims at the kernel's loops, which are those of the output (views after the product included)."""
-
-    def __init__(self, root: Prim) -> None:
-        self.root = root
-        self.vars: list[Var] = []
-        self.index: list[Ix] = []
-        for axis, extent in enumerate(root.shape):
-            if extent == 1:
-                self.index.append(Ix())
-            else:
-                self.vars.append(Var(f"i{axis}", extent))
-                self.index.append(Ix.of(self.vars[-1]))
-
-    def split(self, var: Var, inner: Dim) -> None:
-        outer_extent = var.extent.exact_div(inner)
-        if outer_extent is None or var not in self.vars:
-            raise Decline(f"a view splits the loop over {var.extent} elements")
-        outer, inside = Var(var.name + "o", outer_extent), Var(var.name + "i", inner)
-        whole = Ix.of(outer) * inner + Ix.of(inside)
-        self.index = [ix.replace({var: whole}) for ix in self.index]
-        at = self.vars.index(var)
-        self.vars[at:at + 1] = [outer, inside]
+class _Attention(Puller[AttentionSpace]):
+    """Its loops are those of the output (views after the product included)."""
 
     def build(self) -> AttentionSpace:
-        self.memo: dict[tuple[int, tuple[Ix, ...]], Inst] = {}
-        self.leaves: dict[object, Inst] = {}
         self.column: Var | None = None
         self.query: Var | None = None
         self.dots: list[tuple[Dot, tuple[Ix, ...]]] = []
@@ -131,7 +90,7 @@ class _Puller:
             raise Decline("something other than views follows the second matrix product")
         depth, width = prim.shape, _static(prim.shape[-1], "the width of the values")
         i, e = _loop(at[-2], depth[-2], "i"), _loop(at[-1], depth[-1], "e")
-        batch = tuple(v for v in self.vars if v not in (i, e))
+        batch = tuple(v for v in self.loops if v not in (i, e))
         j = Var("j", prim.left.shape[-1])
         self.column, self.query = j, i
         left = self.pull(prim.left, (*project(at[:-2], prim.left.shape[:-2]), at[-2], _at(j)))
@@ -160,30 +119,8 @@ class _Puller:
             raise Decline(f"{what} are the result of a product or a reduction inside the attention")
         return inst
 
-    def pull(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
-        key = (id(prim), at)
-        if key not in self.memo:
-            self.memo[key] = self._pull(prim, at)
-        return self.memo[key]
-
-    def _leaf(self, inst: Inst, *key: object) -> Inst:
-        return self.leaves.setdefault((type(inst), inst.dtype, *key), inst)
-
-    def _pull(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
+    def operation(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
         match prim:
-            case Input():
-                address = flat_address(project(at, prim.shape), prim.shape)
-                return self._leaf(Load(prim.dtype, prim.slot, prim.stored, address), prim.slot, address)
-            case Const():
-                return self._leaf(Literal(prim.dtype, prim.value), repr(prim.value))
-            case Extent():
-                return self._leaf(Place(prim.dtype, Ix.of(prim.dim)), prim.dim)
-            case Position():
-                return self._leaf(Place(prim.dtype, at[prim.axis]), at[prim.axis])
-            case Point():
-                return Apply(prim.dtype, prim, tuple(self.pull(p, project(at, p.shape)) for p in prim.operands))
-            case View():
-                return self.pull(prim.source, prim.pull(at))
             case Reduce():
                 return self._fold(prim, at)
             case Dot():
@@ -270,8 +207,8 @@ def _quotient(inst: Inst) -> tuple[Inst, Inst] | None:
 def _check(space: AttentionSpace) -> None:
     """What the kernel generator relies on."""
     for inst in insts(space.x):
-        if isinstance(inst, (Load, Place)):
-            ix = inst.address if isinstance(inst, Load) else inst.index
+        ix = index_of(inst)
+        if ix is not None:
             if space.j in ix.hidden():
                 raise Decline("a view divides the key's index in a mask")
             if isinstance(inst, Load) and ix.coef(space.j) not in (Dim.of(0), Dim.of(1)):

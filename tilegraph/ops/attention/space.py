@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilegraph.ops.index import Ix, Var
@@ -36,19 +35,3 @@ class AttentionSpace:
     width: int
     guarded: bool
     address: Ix
-
-
-def insts(root: Inst) -> Iterator[Inst]:
-    """Every value below `root` once, operands first."""
-    done: set[int] = set()
-    stack: list[tuple[Inst, bool]] = [(root, False)]
-    while stack:
-        inst, ready = stack.pop()
-        if id(inst) in done:
-            continue
-        if ready:
-            done.add(id(inst))
-            yield inst
-        else:
-            stack.append((inst, True))
-            stack.extend((a, False) for a in reversed(inst.args))
