@@ -98,6 +98,8 @@ def verify(
     atol: Annotated[float | None, typer.Option("--atol", help="Absolute tolerance, instead of the bound.")] = None,
     dim: Dim = [],  # noqa: B006
     threads: Threads = None,
+    bisect: Annotated[Path | None, typer.Option("--bisect", metavar="DIR", help="Find what is at fault, and write the "
+                                                "smallest model and inputs that show it.")] = None,
     json: Json = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -105,8 +107,8 @@ def verify(
     """Say whether two models give the same answers: exit code 0 same, 1 different, 2 nothing proved."""
     from tilegraph.cli import commands
 
-    raise typer.Exit(commands.verify(original, optimized, inputs, samples, seed, rtol, atol, dim, threads, json, quiet,
-                                     verbose))
+    raise typer.Exit(commands.verify(original, optimized, inputs, samples, seed, rtol, atol, dim, threads, bisect, json,
+                                     quiet, verbose))
 
 
 @app.command()

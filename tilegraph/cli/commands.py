@@ -49,17 +49,28 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
 
 
 def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, seed: int, rtol: float | None,
-           atol: float | None, dim: list[str], threads: int | None, json: str | None, quiet: bool,
+           atol: float | None, dim: list[str], threads: int | None, bisect: Path | None, json: str | None, quiet: bool,
            verbose: bool) -> int:
     dims = dims_of(dim)
-    from tilegraph.cli.tables import show_verification
+    from tilegraph.cli.tables import show_finding, show_verification
     from tilegraph.verify import verify as run_verify
 
     with progress(quiet=quiet) as step:
         result = run_verify(original, optimized, inputs=inputs, samples=samples, seed=seed, rtol=rtol, atol=atol,
                             threads=threads, dims=dims or None, progress=step)
-    write_json(json, result.to_json())
-    show_verification(console(quiet=quiet, json_target=json), result, verbose=verbose)
+        finding = None
+        if bisect is not None and not result.inconclusive:
+            from tilegraph.verify.bisect import bisect as run_bisect
+
+            finding = run_bisect(result, bisect, threads=threads, rtol=rtol, atol=atol, progress=step)
+    found = result.to_json()
+    if finding is not None:
+        found["bisect"] = finding.to_json()
+    write_json(json, found)
+    out = console(quiet=quiet, json_target=json)
+    show_verification(out, result, verbose=verbose)
+    if finding is not None:
+        show_finding(out, finding)
     if result.inconclusive:
         raise InputError(f"{optimized}: {result.inconclusive}")
     return 0 if result.same else 1

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tilegraph.verify import VerifyResult
+    from tilegraph.verify.bisect import Finding
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -92,3 +93,9 @@ def show_verification(out: Console, result: VerifyResult, *, verbose: bool) -> N
         _say(out, f"note: {note}")
     if not result.inconclusive:
         _say(out, f"{'same' if result.same else 'different'} answers on {result.samples} samples (seed {result.seed})")
+
+
+def show_finding(out: Console, finding: Finding) -> None:
+    """What a bisection found."""
+    for line in finding.lines():
+        _say(out, line)

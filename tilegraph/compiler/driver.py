@@ -62,7 +62,8 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     isa = chosen.isa(mcpu)
     with run.stage("load"):
         graph = load(model, dims=dims)
-    summary = Summary(_name(model), target, _count(graph))
+    summary = Summary(_name(model), target, _count(graph), options={
+        "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu})
     context = PassContext(run.diagnostics)
     pipeline = Pipeline(chosen.passes(offload), disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):

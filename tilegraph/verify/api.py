@@ -27,13 +27,15 @@ CANDIDATE_LIMIT_S = 60.0  # plus 100 times what the original took
 def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | Mapping[str, Any] | None = None,
            samples: int = 3, seed: int = 0, rtol: float | None = None, atol: float | None = None,
            threads: int | None = None, dims: Mapping[str, int] | None = None,
-           reference_limit: float = REFERENCE_LIMIT_S, progress: Callable[[str], None] | None = None) -> VerifyResult:
+           reference_limit: float = REFERENCE_LIMIT_S, ort_optimizations: bool = True,
+           progress: Callable[[str], None] | None = None) -> VerifyResult:
     """Whether `optimized` (a .tilegraph folder or any .onnx file) answers as `original` (an .onnx file) does.
 
     `inputs` (an .npz path or a dict of arrays) replaces the `samples` seeded random inputs; it may hold expected
     outputs as `out_<name>`. `rtol` and `atol` replace the bound `|error| <= atol + rtol * |reference|` (the one that
     is not given is 0). `dims` fixes symbolic dims by name. `reference_limit` is in seconds, for one run of
-    onnx.reference. The rules are in docs/verify.md.
+    onnx.reference. `ort_optimizations` False runs the optimized model without ONNX Runtime's own optimizations of what
+    is left to it. The rules are in docs/verify.md.
 
     Raises InputError for a file that cannot be read, inputs that do not fit, and when no reference could run.
     """
@@ -42,7 +44,8 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
     if any(t is not None and not (t >= 0 and np.isfinite(t)) for t in (rtol, atol)):
         raise UsageError("--rtol and --atol are numbers that are not negative")
     source = original_path(original)
-    job = _Job(source, candidates(optimized), samples, seed, threads, progress or (lambda _: None))
+    job = _Job(source, candidates(optimized), samples, seed, threads, progress or (lambda _: None),
+               ort_optimizations)
     result = VerifyResult(str(original), str(optimized), seed=seed, versions=_versions())
     job.load(inputs, dims)
     job.run_original(result)
@@ -59,7 +62,8 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
                   expected=job.expected, limit=reference_limit)
     for candidate in job.candidates:
         job.run_candidate(candidate, judge, result)
-    result.samples = sum(1 for s in job.samples if not s.failure)
+    result.feeds = [s.feeds for s in job.samples if not s.failure]
+    result.samples = len(result.feeds)
     result.notes += judge.notes
     if not result.problems and not any(o.proves for o in result.outputs) and all(o.same for o in result.outputs):
         result.inconclusive = job.why_inconclusive(result)
@@ -74,6 +78,7 @@ class _Job:
     seed: int
     threads: int | None
     progress: Callable[[str], None]
+    ort_optimizations: bool = True
     samples: list[Sample] = field(default_factory=list)
     expected: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -168,7 +173,7 @@ class _Job:
         """Runs and compares one candidate; what is wrong with it as a whole goes to `result.problems`."""
         self.progress(f"{candidate.of}: {candidate.path.name}")
         try:
-            runner = open_runner(self._run_of(candidate.path, optimize=True, plugin=candidate.plugin),
+            runner = open_runner(self._run_of(candidate.path, optimize=self.ort_optimizations, plugin=candidate.plugin),
                                  isolate=candidate.plugin or self.large)
         except RunFailure as failure:
             result.problems.append(f"the {candidate.of} model cannot be loaded: {failure}")

@@ -43,7 +43,8 @@ class OutputResult:
 class VerifyResult:
     """`same` is True only if something was compared, everything agreed, and at least one comparison proves it.
 
-    `inconclusive` is the reason when nothing proves anything (the command line then exits with 2).
+    `inconclusive` is the reason when nothing proves anything (the command line then exits with 2). `feeds` are the
+    inputs of each sample that the original answers, by name.
     """
 
     original: str
@@ -55,6 +56,7 @@ class VerifyResult:
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     inconclusive: str = ""
+    feeds: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     @property
     def same(self) -> bool:
