@@ -110,6 +110,9 @@ def _built_cases() -> list[Case]:
         _built("resnet50_dynamic", "resnet50", batch_norm=True, dims={"batch": 2}, other={"batch": 1}),
         _built("mobilenetv2", "mobilenetv2"),
         _built("mobilenetv2_dynamic", "mobilenetv2", dims={"batch": 4}, other={"batch": 1}),
+        _built("vgg19", "vgg19", runs=12),
+        _built("yolo_n_320", "yolo_n"),
+        _built("yolo_n_dynamic", "yolo_n", dims={"batch": 2}, other={"batch": 1}),
         _built("window_2048", "window", runs=15),
         _built("llama_window_4096", "llama_window", runs=10),
     ]

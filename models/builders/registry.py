@@ -18,7 +18,9 @@ from models.builders.gpt2 import gpt2
 from models.builders.llama import llama
 from models.builders.mobilenet import mobilenet
 from models.builders.resnet import resnet
+from models.builders.vgg import vgg
 from models.builders.window import window
+from models.builders.yolo import yolo
 
 CACHE = Path(__file__).resolve().parents[2] / "build" / "models"
 EXTERNAL_BYTES = 64 << 20  # models with more weights than this are saved with one external data file
@@ -63,6 +65,10 @@ _ALL = [
             {"batch": "batch"}, {"batch": 2}),
     Builder("mobilenetv2", mobilenet, {}, {"image": 32, "width": 0.25, "classes": 10},
             {"batch": "batch"}, {"batch": 2}),
+    Builder("vgg19", vgg, {}, {"image": 32, "width": 8, "stages": ((1, 1), (2, 2), (2, 4)), "hidden": 32,
+                               "classes": 10}, {"batch": "batch"}, {"batch": 2}),
+    Builder("yolo_n", yolo, {}, {"image": 64, "width": 8, "depth": (1, 1, 1, 1), "classes": 5}, {"batch": "batch"},
+            {"batch": 2}),
     Builder("window", window, {"seq": 2048, "global_tokens": 2}, {**_TINY, "ffn": 128, "reach": 3, "global_tokens": 2},
             _TOKENS, _RUN),
 ]

@@ -77,6 +77,21 @@ def test_resnet_and_mobilenet_have_the_published_layer_counts() -> None:
     assert kept["BatchNormalization"] == kept["Conv"]
 
 
+def test_vgg_and_the_detector_have_the_published_layer_counts() -> None:
+    vgg = builders.build("vgg19", width=8, image=32, hidden=8)
+    assert (_ops(vgg)["Conv"], _ops(vgg)["MaxPool"], _ops(vgg)["Gemm"]) == (16, 5, 3)
+    detector = builders.build("yolo_n")
+    ops = _ops(detector)
+    assert (ops["Conv"], ops["Sigmoid"] - 1, ops["Resize"], ops["MaxPool"]) == (64, 57, 2, 3)
+    weights = sum(int(np.prod(t.dims)) for t in detector.graph.initializer)
+    assert 3.1e6 < weights < 3.2e6  # the published detector has 3.2 million parameters
+    assert [d.dim_value for d in detector.graph.output[0].type.tensor_type.shape.dim] == [1, 84, 2100]
+    with pytest.raises(ValueError, match="multiple of 32"):
+        builders.build("yolo_n", image=100)
+    with pytest.raises(ValueError, match="multiple of 32"):
+        builders.build("vgg19", image=100)
+
+
 def test_weights_have_a_realistic_scale() -> None:
     model = builders.build("bert", size="small", hidden=256, heads=4, ffn=512)
     weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
