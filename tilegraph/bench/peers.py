@@ -1,11 +1,13 @@
-"""What is compared: a model file and how ONNX Runtime is to run it."""
+"""What is compared: a model file and what runs it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilegraph.bench.engines import ENGINES
 from tilegraph.errors import InputError
 from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE
 
@@ -19,7 +21,9 @@ class Peer:
 
     `name` is for people; `path` is an .onnx file; `provider` comes first in the session, before the CPU provider;
     `options` are ONNX Runtime session config entries, `provider_options` the provider's own, `optimization` the graph
-    optimization level, `environment` variables of the worker process.
+    optimization level, `environment` variables of the worker process. `engine` is what runs the file (`ENGINES`); for
+    OpenVINO, `options` are properties of compile_model. `python`: the interpreter of the worker, this one by default.
+    `create=False` leaves its session creation out of what is timed.
     """
 
     name: str
@@ -29,10 +33,20 @@ class Peer:
     provider_options: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     optimization: str = "all"
+    engine: str = "onnxruntime"
+    python: str = sys.executable
+    create: bool = True
 
     def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {self.engine!r}")
         if self.optimization not in OPTIMIZATIONS:
             raise ValueError(f"optimization is one of {', '.join(OPTIMIZATIONS)}, not {self.optimization!r}")
+
+    @property
+    def runs_on(self) -> str:
+        """The provider in ONNX Runtime, or the other engine's name."""
+        return self.provider if self.engine == "onnxruntime" else self.engine
 
 
 def peer_for(source: str | Path) -> Peer:

@@ -8,18 +8,21 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tilegraph.bench.peers import Peer
-from tilegraph.errors import InputError, TilegraphError
+from tilegraph.errors import EnvironmentProblem, InputError, TilegraphError
 
 
 class WorkerDied(TilegraphError):
-    """A worker ended or did not answer; the message names the peer, how it ended and its last words."""
+    """A worker ended or did not answer; the message names the peer, how it ended and its last words. `peer` is it."""
+
+    def __init__(self, message: str, peer: Peer | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
 
 
 class WorkerProcess:
@@ -31,11 +34,17 @@ class WorkerProcess:
         self._timeout_s = timeout_s
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
         root = str(Path(__file__).resolve().parents[2])
-        environment = {**os.environ, **peer.environment}
+        # numpy's own pool is never measured, and its threads spin for a while after the import.
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **peer.environment}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
-        self._process = subprocess.Popen(command or [sys.executable, "-m", "tilegraph.bench.worker"],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                                         env=environment)
+        command = command or [peer.python, "-m", "tilegraph.bench.worker"]
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                             stderr=self._errors, env=environment)
+        except OSError as error:
+            self._errors.close()
+            raise EnvironmentProblem(f"bench: {command[0]} cannot be started for {peer.name} ({error.strerror}); give "
+                                     "the Python interpreter that has what this peer needs") from error
         self.bound = self.ask("start", cpus=cpus)
 
     def __enter__(self) -> WorkerProcess:
@@ -57,7 +66,7 @@ class WorkerProcess:
             raise self._died(do) from error
         ready, _, _ = select.select([self._process.stdout], [], [], self._timeout_s)
         if not ready:
-            raise WorkerDied(f"bench: {self.peer.name} did not finish '{do}' in {self._timeout_s:.0f} s")
+            raise WorkerDied(f"bench: {self.peer.name} did not finish '{do}' in {self._timeout_s:.0f} s", self.peer)
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
             raise self._died(do)
@@ -69,18 +78,19 @@ class WorkerProcess:
     def describe(self) -> dict[str, Any]:
         """The peer in the worker's form."""
         return {"path": str(self.peer.path), "provider": self.peer.provider, "options": dict(self.peer.options),
-                "provider_options": dict(self.peer.provider_options), "optimization": self.peer.optimization}
+                "provider_options": dict(self.peer.provider_options), "optimization": self.peer.optimization,
+                "engine": self.peer.engine}
 
     def _died(self, do: str) -> WorkerDied:
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            return WorkerDied(f"bench: the worker of {self.peer.name} closed its pipe during '{do}'")
+            return WorkerDied(f"bench: the worker of {self.peer.name} closed its pipe during '{do}'", self.peer)
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()
         tail = f"; last output: {' | '.join(words[-3:])}" if words else ""
-        return WorkerDied(f"bench: the worker of {self.peer.name} ended with {how} during '{do}'{tail}")
+        return WorkerDied(f"bench: the worker of {self.peer.name} ended with {how} during '{do}'{tail}", self.peer)
 
     def close(self) -> None:
         """Closes its input, which ends it; kills it if it has not ended after 10 s."""

@@ -32,6 +32,7 @@ class ModelTiming:
     base_bytes: int
     repeats: int  # runs inside one sample
     samples_s: tuple[float, ...]
+    contended: int = 0  # samples during which other programs wanted the CPU
 
     def to_json(self) -> dict[str, Any]:
         return {"path": self.path, "name": self.name, "provider": self.provider, "median_s": self.median_s,
@@ -39,7 +40,7 @@ class ModelTiming:
                 "ratio_high": self.ratio_high, "peak_bytes": self.peak_bytes,
                 "create_s": None if math.isnan(self.create_s) else self.create_s,
                 "anon_bytes": self.anon_bytes, "base_bytes": self.base_bytes, "repeats": self.repeats,
-                "samples_s": list(self.samples_s)}
+                "samples_s": list(self.samples_s), "contended": self.contended}
 
 
 @dataclass(frozen=True)

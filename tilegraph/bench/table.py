@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from tilegraph.bench.result import BenchResult, ModelTiming
+
+if TYPE_CHECKING:  # a peer's own interpreter, which runs a worker of this package, may lack rich
+    from rich.table import Table
 
 
 def seconds(value: float) -> str:
@@ -32,6 +34,8 @@ def ratio(model: ModelTiming) -> str:
 
 def table(result: BenchResult) -> Table:
     """One row a model; ratios first, since they are what carries over to another day."""
+    from rich.table import Table
+
     v = result.versions
     cpus = "not bound" if result.cpus is None else f"CPUs {', '.join(map(str, result.cpus))}"
     shapes = ", ".join(f"{k} {d}{list(s)}" for k, (d, s) in result.inputs.items())

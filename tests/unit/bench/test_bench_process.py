@@ -9,7 +9,7 @@ import pytest
 
 from tilegraph.bench import Peer, WorkerDied
 from tilegraph.bench.process import WorkerProcess
-from tilegraph.errors import InputError
+from tilegraph.errors import EnvironmentProblem, InputError
 
 PEER = Peer("the peer", Path("some/model.onnx"), environment={"TILEGRAPH_TEST_MARK": "7"})
 
@@ -25,7 +25,7 @@ def _worker(then: str, timeout_s: float = 30.0) -> WorkerProcess:
 def test_a_crash_names_the_peer_the_signal_and_the_last_output() -> None:
     then = "sys.stdin.readline();print('going down',file=sys.stderr,flush=True);os.kill(os.getpid(),signal.SIGSEGV)"
     with _worker(then) as worker, pytest.raises(WorkerDied) as caught:
-        worker.ask("sample", repeats=1, warm=True)
+        worker.ask("sample", repeats=1, warm_s=0.0)
     message = str(caught.value)
     for part in ("the peer", "SIGSEGV", "'sample'", "going down"):
         assert part in message
@@ -62,6 +62,17 @@ def test_the_real_worker_reports_memory_and_sees_the_peers_environment() -> None
         assert found["anonymous"] > 0
         environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
         assert b"TILEGRAPH_TEST_MARK=7" in environment
+
+
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"/no/such/python cannot be started for the peer"):
+        WorkerProcess(Peer("the peer", Path("m.onnx"), python="/no/such/python"), None)
+
+
+def test_the_death_of_a_worker_carries_the_peer() -> None:
+    with _worker("sys.stdin.readline();sys.exit(3)") as worker, pytest.raises(WorkerDied) as caught:
+        worker.ask("memory")
+    assert caught.value.peer is PEER
 
 
 def test_binding_to_cpus_is_reported() -> None:
