@@ -35,6 +35,10 @@ class Prim:
     def args(self) -> tuple[Prim, ...]:
         return ()
 
+    def text(self) -> str:
+        """What it does beside its operands, for `signature`: prims that are defined elsewhere say it themselves."""
+        raise TypeError(type(self).__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Input(Prim):
@@ -195,6 +199,6 @@ def signature(outputs: tuple[Prim, ...], rename: Mapping[str, str] | None = None
             case Dot():
                 body = f"dot({args})"
             case _:
-                raise TypeError(type(prim).__name__)
+                body = f"{prim.text()}({args})"
         lines.append(f"{names[id(prim)]}: {prim.dtype}{shape(prim.shape)} = {body}")
     return "\n".join([*lines, "return " + ",".join(names[id(p)] for p in outputs)])

@@ -47,7 +47,7 @@ def is_parameter(node: ir.Node, index: int) -> bool:
             return index > 0 and node.op_type.startswith("Reduce")
         case "generator":
             return index > 0 or node.op_type in ("Range", "ConstantOfShape")
-    return False
+    return index > 0 and domain_of(node) == "" and node.op_type == "Pad"  # of convolutions, see ops.conv
 
 
 def _rule(node: ir.Node) -> Rule:
