@@ -1,0 +1,100 @@
+"""The blocked layout in plain ONNX, and what is read back from a body."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from tests.unit.conv_kernels.bodies import Body, body
+from tilegraph.ops.conv import ConvSpace, block, block_constant, blocked_shape, lower_conv, plan_conv, unblock
+from tilegraph.ops.prims import Decline
+from tilegraph.spec.dims import Dim
+
+
+def planned(made: Body) -> ConvSpace:
+    return plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 16, 2, 2), (2, 24, 7), (1, 40, 3, 1)])
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_there_and_back(shape: tuple[int, ...], lanes: int) -> None:
+    value = ir.Value(name="x", shape=ir.Shape([f"d{k}" if k != 1 else d for k, d in enumerate(shape)]),
+                     type=ir.TensorType(ir.DataType.FLOAT))
+    there = block(value, lanes)
+    back = unblock(there.value, shape[1], "back")
+    graph = ir.Graph([value], [there.value, back.value], nodes=[*there.nodes, *back.nodes], opset_imports={"": 20},
+                     name="g")
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    blocked, again = ReferenceEvaluator(ir.to_proto(ir.Model(graph, ir_version=10))).run(None, {"x": x})
+    assert np.array_equal(again, x)
+    padded = np.zeros((shape[0], -(-shape[1] // lanes) * lanes, *shape[2:]), np.float32)
+    padded[:, :shape[1]] = x
+    want = np.moveaxis(padded.reshape(shape[0], -1, lanes, *shape[2:]), 2, -1)
+    assert np.array_equal(blocked, want)
+    assert str(blocked_shape(value.shape, lanes)) == str(there.value.shape)
+
+
+def test_constants_by_channel() -> None:
+    made = block_constant(np.arange(1, 6, dtype=np.float32).reshape(1, 5, 1, 1), 8, 2)
+    assert made.shape == (1, 1, 1, 8)
+    assert made.reshape(-1).tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
+
+
+@pytest.mark.parametrize("shape", [(1, None, 2, 2), (1, 4)])
+def test_no_blocks_without_channels(shape: tuple[int | None, ...]) -> None:
+    with pytest.raises(ValueError, match="channels"):
+        blocked_shape(ir.Shape(shape), 16)
+
+
+def test_the_wrong_number_of_channels() -> None:
+    value = ir.Value(name="x", shape=ir.Shape([1, 2, 3, 3, 16]), type=ir.TensorType(ir.DataType.FLOAT))
+    with pytest.raises(ValueError, match="no blocked form of 16"):
+        unblock(value, 16)
+
+
+def test_a_convolution_and_its_epilogue() -> None:
+    space = planned(body("(float[N,24,H,W] x, float[40,24,3,3] w, float[40] b, float[N,40,H,W] r) => "
+                         "(float[N,40,H,W] y) { t = Conv<pads=[1,1,1,1]>(x, w, b) u = Relu(t) y = Add(u, r) }", blocked=("x", "r")))
+    assert (space.kind, space.blocked, space.depth, space.filters, space.blocks) == ("conv", True, 24, 40, 3)
+    assert space.axes[0].before == 1
+    assert space.axes[1].size == Dim.symbol("W")
+    assert space.source.coef(space.inside[1]) == 16
+    assert space.multiplications() == Dim.of("N*H*W") * (40 * 24 * 9)
+
+
+def test_a_plain_source() -> None:
+    space = planned(body("(float[1,3,32,32] x, float[64,3,7,7] w) => (float[1,64,16,16] y) "
+                         "{ y = Conv<pads=[3,3,3,3], strides=[2,2]>(x, w) }", blocked=()))
+    assert not space.blocked
+    assert space.source.coef(space.inside[1]) == 1
+    assert space.batch is None
+
+
+@pytest.mark.parametrize(("text", "kind"), [
+    ("(float[2,32,8,8] x, float[32,1,3,3] w) => (float[2,32,8,8] y) { y = Conv<pads=[1,1,1,1], group=32>(x, w) }",
+     "depthwise"),
+    ("(float[2,32,8,8] x) => (float[2,32,4,4] y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }", "max"),
+    ("(float[2,32,8,8] x) => (float[2,32,1,1] y) { y = GlobalAveragePool(x) }", "average"),
+    ("(float[2,32,8] x) => (float[2,32,8] y) "
+     "{ y = AveragePool<kernel_shape=[3], pads=[1,1], count_include_pad=1>(x) }", "padded_average"),
+])
+def test_kinds(text: str, kind: str) -> None:
+    assert planned(body(text)).kind == kind
+
+
+@pytest.mark.parametrize(("text", "blocked", "reason"), [
+    ("(float[1,8,4,4] x, float[16,4,3,3] w) => (float[1,16,2,2] y) { y = Conv<group=2>(x, w) }", ("x",),
+     "no whole blocks"),
+    ("(float[1,32,4,4] x) => (float[1,32,3,3] y) { y = MaxPool<kernel_shape=[2,2]>(x) }", (), "not in blocks"),
+    ("(float[1,16,4,4,4] x, float[16,16,1,1,1] w) => (float[1,16,4,4,4] y) { y = Conv(x, w) }", ("x",),
+     "3 spatial dims"),
+    ("(float[1,16,4,4] x, float[16,16,1,1] w) => (float[1,16,4,4] y) { t = Conv(x, w) u = Exp(t) y = Conv(u, w) }",
+     ("x",), "more than one window|not those|weights .* of|symbolic|spatial"),
+    ("(float[1,16,4,4] x, float[16,16,1,1] w) => (float[1,16,4,4] y) { t = Conv(x, w) y = Add(t, w) }", ("x",),
+     "reads the weights|not equal for certain|contiguous"),
+])
+def test_what_it_is_not(text: str, blocked: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(Decline, match=reason):
+        planned(body(text, blocked=blocked))

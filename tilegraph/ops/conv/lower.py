@@ -1,0 +1,155 @@
+"""From the nodes of a window and its epilogue to their space.
+
+What counts is the computation that remains: views vanish into addresses, and the addresses tell which layout an operand
+has. The result is in blocked layout; the source is too, or it is plain [N, C, *spatial].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from tilegraph.ops.conv.space import ConvSpace, Result, Window
+from tilegraph.ops.conv.windows import WINDOWS
+from tilegraph.ops.index import Ix, Var, flat_address
+from tilegraph.ops.lower import lower_region
+from tilegraph.ops.prims import Decline, Input, Lowered, Prim
+from tilegraph.ops.pull import Puller
+from tilegraph.ops.space import Inst, Load, Place, insts
+from tilegraph.spec.dims import Dim
+
+LANES = (8, 16)
+
+
+def lower_conv(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
+    """Lowers `nodes` (in topological order) as a region with one window; `Decline` with the reason."""
+    return lower_region(nodes, outputs, opsets, WINDOWS)
+
+
+def plan_conv(lowered: Lowered) -> ConvSpace:
+    """The space of the window and epilogue that `lowered` is, or `Decline` with what it is not."""
+    if lowered.stored != ("float",):
+        raise Decline(f"a convolution stored as {', '.join(lowered.stored)}: kernels are float32")
+    return _Convolution(lowered.outputs[0]).plan()
+
+
+class _Convolution(Puller[ConvSpace]):
+    """Its loops are those of the output, [N, blocks, *spatial, lanes]."""
+
+    def build(self) -> ConvSpace:
+        self.windows: dict[tuple[int, tuple[Ix, ...]], tuple[Window, tuple[Ix, ...], Result]] = {}
+        value = self.pull(self.root, tuple(self.index))
+        if len(self.windows) != 1:
+            raise Decline("no window is in it" if not self.windows else "it reads more than one window, or one at "
+                          "more than one place")
+        ((window, at, _),) = self.windows.values()
+        lanes = self.root.shape[-1].as_int()
+        if len(self.root.shape) != len(window.shape) + 1 or lanes not in LANES:
+            raise Decline(f"the result is not in blocks of {' or '.join(map(str, LANES))} channels")
+        lane, block = self.loops[-1], None
+        batch = _loop(at[0], "the batch")
+        channel = at[1] - Ix.of(lane)
+        if channel.terms:
+            block = _loop(Ix({a: _exact(c, lanes) for a, c in channel.terms}, channel.const), "the channels")
+        elif channel.const != 0:
+            raise Decline("the channels of the result are not in order")
+        positions = tuple(_loop(ix, "a spatial dim") for ix in at[2:])
+        filters = window.shape[1].as_int()
+        if filters is None or -(-filters // lanes) != (1 if block is None else block.extent.as_int()):
+            raise Decline("the blocks of the result are not those of the window's channels")
+        if [v for v in (batch, block, *positions, lane) if v is not None] != self.loops:
+            raise Decline("the loops of the result are not those of the window")
+        self.windows.clear()
+        space = self._space(window, at, value, lanes, filters, batch, block, positions)
+        _check(space)
+        return space
+
+    def _space(self, window: Window, at: tuple[Ix, ...], value: Inst, lanes: int, filters: int, batch: Var | None,
+               block: Var | None, positions: tuple[Var | None, ...]) -> ConvSpace:
+        lane = self.loops[-1]
+        channels = window.source.shape[1].as_int()
+        if channels is None:
+            raise Decline("the number of channels is symbolic")
+        kind, depth = window.kind, channels // window.groups
+        if kind != "conv" or (window.groups == channels == filters and channels > 1):
+            kind, depth = ("depthwise" if kind == "conv" else kind), 1
+        outer, inner = Var("cb", Dim.of(-(-channels // lanes))), Var("cl", Dim.of(lanes))
+        inside = tuple(Var(f"s{k}", axis.size) for k, axis in enumerate(window.axes))
+        channel = Ix.of(outer) * lanes + Ix.of(inner)
+        found, slot = self._source(window.source, (at[0], channel, *map(Ix.of, inside)))
+        blocked = found.coef(inner) == 1
+        if found.hidden() or not found.vars() <= {outer, inner, *inside, *([batch] if batch else [])}:
+            raise Decline("the source is read in another order than the result is made")
+        if not blocked and (found.coef(inside[-1]) != 1 or found.coef(outer) != found.coef(inner) * lanes):
+            raise Decline("the source is neither in blocks of channels nor in plain order")
+        loops: tuple[Var, ...] = outer, inner
+        if kind != "conv":
+            if not blocked:
+                raise Decline(f"{kind} of a source that is not in blocks of channels")
+            found = found.replace({outer: Ix() if block is None else Ix.of(block), inner: Ix.of(lane)})
+            loops = ()
+        elif not blocked:
+            single = Var("c", Dim.of(channels))
+            found, loops = found.replace({outer: Ix(), inner: Ix.of(single)}), (single,)
+        if window.groups > 1 and kind == "conv" and (not blocked or depth % lanes or filters // window.groups % lanes):
+            raise Decline(f"groups of {depth} to {filters // window.groups} channels are no whole blocks of {lanes}")
+        weights, bias = _tensor(window.weights, "the weights are"), _tensor(window.bias, "the bias is")
+        return ConvSpace(kind, lanes, batch, block, lane, positions, window.axes, depth, filters, window.groups,
+                         blocked, loops, inside, found, slot, weights, bias, value,
+                         flat_address(self.index, self.root.shape))
+
+    def _source(self, source: Prim, at: tuple[Ix, ...]) -> tuple[Ix, int]:
+        made = self.pull(source, at)
+        if self.windows or not isinstance(made, Load) or made.stored != "float":
+            raise Decline("the source is computed inside the kernel")
+        return made.address, made.slot
+
+    def operation(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
+        if not isinstance(prim, Window):
+            raise Decline(f"a {type(prim).__name__.lower()} follows the window")
+        leaf = Result(prim.dtype)
+        self.windows[id(prim), at] = prim, at, leaf
+        return leaf
+
+
+def _exact(coef: Dim, lanes: int) -> Dim:
+    found = coef.exact_div(lanes)
+    if found is None:
+        raise Decline("the channels of the result are not in order")
+    return found
+
+
+def _loop(ix: Ix, what: str) -> Var | None:
+    """The loop that `ix` is, or None where it is always 0."""
+    if not ix.terms and ix.const == 0:
+        return None
+    single = ix.single()
+    if single is None or single[1] != 0:
+        raise Decline(f"{what} of the result: in another order, or only a part of it")
+    return single[0]
+
+
+def _tensor(prim: Prim | None, what: str) -> int | None:
+    if prim is None:
+        return None
+    if not isinstance(prim, Input) or prim.stored != "float":
+        raise Decline(f"{what} computed inside the kernel")
+    return prim.slot
+
+
+def _check(space: ConvSpace) -> None:
+    """Lanes must be contiguous or constant wherever they are used, and the result in its own order."""
+    lane = space.lane
+    for inst in insts(space.value):
+        if isinstance(inst, Load):
+            if lane in inst.address.hidden() or inst.address.coef(lane) not in (Dim.of(0), Dim.of(1)):
+                raise Decline("an operand of the epilogue is not contiguous along the lanes")
+            if inst.slot in (space.weights_slot, space.bias_slot):
+                raise Decline("the epilogue reads the weights too")
+        elif isinstance(inst, Place) and lane in inst.index.hidden():
+            raise Decline("the epilogue divides the index of the channel")
+    slots = [s for s in (space.source_slot, space.weights_slot, space.bias_slot) if s is not None]
+    if len(set(slots)) != len(slots):
+        raise Decline("two operands are the same tensor")
+

@@ -1,0 +1,105 @@
+"""What a convolution or pooling kernel evaluates, at its loops: batch, block of channels, spatial dims, lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilegraph.ops.index import Ix, Var
+from tilegraph.ops.prims import Prim
+from tilegraph.ops.space import Inst
+from tilegraph.spec.dims import Dim
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial dim: `out` results over `size` elements, of which result y reads y*stride + k*dilation - before for
+    k in 0 .. kernel-1, as far as they exist. `before` may be negative, and so leave elements out."""
+
+    size: Dim
+    out: Dim
+    kernel: Dim
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether result y reads element y alone."""
+        return self.kernel == 1 and self.stride == 1 and self.before == 0 and self.size == self.out
+
+    def text(self) -> str:
+        return f"{self.size}>{self.out}:{self.kernel}/{self.stride}*{self.dilation}-{self.before}"
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Prim):
+    """A sliding window over `source` [N, C, *sizes]; the result is [N, K, *outs].
+
+    kind: conv, max, average (of the elements that exist) or padded_average (padding counts as zeros). conv has
+    `weights` [K, C/groups, *kernel] and may have `bias` [K].
+    """
+
+    kind: str = "conv"
+    source: Prim = None  # type: ignore[assignment]
+    weights: Prim | None = None
+    bias: Prim | None = None
+    axes: tuple[Axis, ...] = ()
+    groups: int = 1
+
+    @property
+    def args(self) -> tuple[Prim, ...]:
+        return tuple(p for p in (self.source, self.weights, self.bias) if p is not None)
+
+    def text(self) -> str:
+        return f"{self.kind}[{','.join(a.text() for a in self.axes)}]/{self.groups}"
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Inst):
+    """What the window gives, bias included: a leaf of the epilogue (float32)."""
+
+
+@dataclass(frozen=True)
+class ConvSpace:
+    """out = value(window(source)), float32, in blocks of `lanes` channels.
+
+    kind: conv, depthwise (each channel by itself), max, average or padded_average. Loops of the result, None where the
+    extent is 1: `batch`, `block` (of channels), `at` (one a spatial dim); `lane` is the innermost. Loops of the source:
+    `channels` (one channel of a group: outer block and lane within it if `blocked`, else the channel alone) and
+    `inside` (one a spatial dim); for depthwise and pooling the channel is that of the result. `source` is the element
+    offset at `batch`, these and, for groups, the channel's group.
+    """
+
+    kind: str
+    lanes: int
+    batch: Var | None
+    block: Var | None
+    lane: Var
+    at: tuple[Var | None, ...]
+    axes: tuple[Axis, ...]
+    depth: int  # channels of the source that a result sums over: C / groups, 1 for depthwise and pooling
+    filters: int  # K
+    groups: int
+    blocked: bool
+    channels: tuple[Var, ...]
+    inside: tuple[Var, ...]
+    source: Ix
+    source_slot: int
+    weights_slot: int | None
+    bias_slot: int | None
+    value: Inst
+    address: Ix
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of channels of the result."""
+        return -(-self.filters // self.lanes)
+
+    @property
+    def n(self) -> Dim:
+        return Dim.of(1) if self.batch is None else self.batch.extent
+
+    def multiplications(self) -> Dim:
+        """Products that the definition takes, padding included."""
+        taps = Dim.product(a.kernel * a.out for a in self.axes)
+        return taps * self.n * (self.filters * self.depth)
