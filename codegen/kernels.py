@@ -5,55 +5,25 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tilegraph.codegen.cache import KernelCache, kernel_key
+from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.ops.attention import plan_attention
 from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Lowered, signature
 from tilegraph.ops.region import plan
-from tilegraph.spec.dims import Dim
 
 _SEPARATOR = b"\n"
 
 # By kind of composite: what plans the kernel, and the module whose `generate` emits it.
 _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
-    "Region": (plan, "tilegraph.codegen.rowkernel"),
+    "Region": (plan, "tilegraph.codegen.rows"),
     "Attention": (plan_attention, "tilegraph.codegen.attention"),
     "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
 }
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A compiled kernel and how to call it. `slots` and `outputs`: which region inputs and outputs its pointers are.
-
-    `packed`: (slot, panel, transposed) of constant matrices that it reads packed, see `codegen.rowkernel.Generated`.
-    """
-
-    symbol: str
-    slots: tuple[int, ...]
-    outputs: tuple[int, ...]
-    sizes: tuple[str, ...]
-    extent: Dim
-    align: int
-    scratch: Dim
-    grain: Dim
-    packed: tuple[tuple[int, int, bool], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
-                "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
-                "grain": self.grain.to_json(), "packed": self.packed}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Kernel:
-        return Kernel(data["symbol"], tuple(data["slots"]), tuple(data["outputs"]), tuple(data["sizes"]),
-                      Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
-                      Dim.from_json(data["grain"]), tuple((s, p, t) for s, p, t in data["packed"]))
 
 
 class KernelStore:
@@ -89,14 +59,13 @@ class KernelStore:
         from tilegraph.codegen import tvm_compat
 
         planned, module = _GENERATORS[kind]
-        made = importlib.import_module(module).generate(planned(lowered), symbol, self.isa.vector_bits)
+        made: Generated = importlib.import_module(module).generate(planned(lowered), symbol, self.isa.vector_bits)
         if self.dump is not None:
             self.dump(symbol, tvm_compat.text(made.func))
         data = tvm_compat.compile_object(made.func, triple=self.triple, mcpu=self.isa.llvm_mcpu,
                                          mattr=self.isa.llvm_mattr())
         self.compiled += 1
-        return Kernel(symbol, made.slots, made.outputs, made.sizes, made.extent, made.align, made.scratch,
-                      made.grain, made.packed), data
+        return made.kernel, data
 
     @property
     def triple(self) -> str:

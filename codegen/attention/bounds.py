@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.emitter import STORAGE, Emitter
+from tilegraph.codegen.emitter import STORAGE, Emitter
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.attention import AttentionSpace, Score
 from tilegraph.ops.index import Ix, Var

@@ -16,18 +16,17 @@ from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
-from tilegraph.codegen.attention.emitter import Emitter
 from tilegraph.codegen.attention.operands import Operands, fit
 from tilegraph.codegen.attention.products import Tile, scores, times_values
 from tilegraph.codegen.attention.rows import softmax_block
-from tilegraph.codegen.rowkernel import Generated
+from tilegraph.codegen.emitter import TASK_COST, Emitter
+from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.attention import AttentionSpace
 from tilegraph.spec.dims import Dim
 
 _LOW = -1000.0  # a bound below which a block is left out at first
 _GONE = 104.0  # exp(-104) is 0 in float32
-_TASK_VECTORS = 40_000  # vector instructions that are worth a task of their own
 _SHARE_PACKING = 4  # blocks of queries that should share one packing of the keys
 
 Place = tuple[t.Expr, t.Expr, t.Expr, t.Expr, t.Expr]  # a block: first query, rows, row groups, first key, columns
@@ -66,48 +65,27 @@ class _Kernel:
 
     def run(self, name: str) -> Generated:
         e, space, tile = self.e, self.space, self.tile
-        begin, end = t.var("begin", "int64"), t.var("end", "int64")
-        self.result = e.flat("out0", "float32")
+        self.result = e.output(0, "float")
         operands = Operands(e, space, tile, self.memory, self.at.queries, self.at.keys, self.skips)
         self.operands = operands
         blocks = space.i.extent.ceildiv(tile.rows)
         count = e.share(e.dim(blocks))
-        first = e.share(t.Div(begin, count))
-        last = t.Div(t.Sub(end, e.i64(1)), count)
+        first = e.share(t.Div(e.begin, count))
+        last = t.Div(t.Sub(e.end, e.i64(1)), count)
         with e.loop("o", t.Add(t.Sub(last, first), e.i64(1)), first) as o:
-            self._batch_values(o)
+            e.set_loops(space.batch, o)
             operands.start()
             operands.pack()
             base = e.share(t.Mul(o, count))
-            low = e.share(t.Max(t.Sub(begin, base), e.i64(0)))
-            high = t.Min(t.Sub(end, base), count)
+            low = e.share(t.Max(t.Sub(e.begin, base), e.i64(0)))
+            high = t.Min(t.Sub(e.end, base), count)
             with e.loop("b", t.Sub(high, low), low) as b:
                 self._queries(b)
         work = (Dim.of(tile.rows) * space.j.extent * (space.depth + space.width)).ceildiv(tile.lanes)
-        grain = Dim.max(Dim.of(_TASK_VECTORS).ceildiv(Dim.max(work, 1)), _SHARE_PACKING)
+        grain = Dim.max(Dim.of(TASK_COST).ceildiv(Dim.max(work, 1)), _SHARE_PACKING)
         keys = space.j.extent.ceildiv(tile.panel) * (tile.panel * space.depth)
-        return self._finish(name, begin, end, Dim.product(v.extent for v in space.batch) * blocks, grain,
-                            (keys + self.at.keys) * 4)
-
-    def _finish(self, name: str, begin: t.Var, end: t.Var, extent: Dim, grain: Dim, scratch_bytes: Dim) -> Generated:
-        e = self.e
-        slots = tuple(sorted(e.inputs))
-        out, scratch = t.pointer("p_out0", "float32"), t.pointer("scratch", "float32")
-        declared = [t.declare(e.inputs[s][1], e.inputs[s][0]) for s in slots]
-        declared += [t.declare(self.result, out), t.declare(self.memory, scratch)]
-        params = [*(e.inputs[s][0] for s in slots), out, scratch, *e.sizes.values(), begin, end]
-        func = t.prim_func(name, params, t.sequence([*declared, *e.stmts]))
-        return Generated(func, slots, (0,), tuple(e.sizes), extent, 1, scratch_bytes, grain)
-
-    def _batch_values(self, o: t.Expr) -> None:
-        e, rest = self.e, o
-        for k, var in reversed(list(enumerate(self.space.batch))):
-            if k == 0:
-                e.loops[var] = rest
-                return
-            extent = e.dim(var.extent)
-            e.loops[var] = e.share(t.Rem(rest, extent))
-            rest = e.share(t.Div(rest, extent))
+        return e.finish(name, [self.memory], extent=Dim.product(v.extent for v in space.batch) * blocks, align=1,
+                        scratch=(keys + self.at.keys) * 4, grain=grain)
 
     # -- one block of queries ---------------------------------------------------------------------------------
     def _queries(self, b: t.Expr) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.emitter import Emitter
+from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.attention import AttentionSpace
 from tilegraph.ops.space import Load

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.emitter import Emitter
 from tilegraph.codegen.attention.products import Tile
+from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.tir_math import TirMath, V
 from tilegraph.ops.attention import AttentionSpace, Score
 from tilegraph.ops.space import insts

@@ -12,18 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.emitter import Emitter
-from tilegraph.codegen.rowkernel import Generated
+from tilegraph.codegen.emitter import TASK_COST, Emitter
+from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.gemm import GemmSpace, Product
-from tilegraph.ops.index import Var
 from tilegraph.ops.prims import Decline
-from tilegraph.ops.space import Inst
+from tilegraph.ops.space import insts
 from tilegraph.spec.dims import Dim
 
 BLOCK_ROWS = 256
 CHUNK = 384  # steps of k that are summed by themselves: the rounding error grows with the length of a sum
-_TASK_VECTORS = 40_000  # vector instructions that are worth a task of their own
 _SAVED = 0.85  # a narrower panel has to leave this share of the columns or less
 
 
@@ -62,17 +60,16 @@ class _Kernel:
         self.space = space
         self.tile = Tile.choose(space.n, vector_bits)
         self.e = Emitter()
-        self.result = self.e.flat("out0", "float32")
-        self.leaves = [inst for inst in _below(space.value) if isinstance(inst, Product)]
+        self.result = self.e.output(0, "float")
+        self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Product)]
 
     def run(self, name: str) -> Generated:
         e, space, tile = self.e, self.space, self.tile
-        begin, end = t.var("begin", "int64"), t.var("end", "int64")
         self.left = e.input(space.left_slot, "float")
         self.right = e.input(space.right_slot, "float")
         panels = -(-space.n // tile.panel)
         blocks = space.m.ceildiv(BLOCK_ROWS)
-        with e.loop("u", t.Sub(end, begin), begin) as u:
+        with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
             p = e.share(t.Rem(u, e.i64(panels)))
             first = e.share(t.Mul(t.Div(u, e.i64(panels)), e.i64(BLOCK_ROWS)))
             rows = e.share(t.Min(t.Sub(e.dim(space.m), first), e.i64(BLOCK_ROWS)))
@@ -87,19 +84,9 @@ class _Kernel:
                     self._unit(p, first, rows, space.n - (panels - 1) * tile.panel)
                 e.stmts.append(t.IfThenElse(t.LT(p, e.i64(panels - 1)), t.sequence(whole), t.sequence(last)))
         work = Dim.min(space.m, BLOCK_ROWS) * (space.depth * tile.vectors)
-        grain = Dim.of(_TASK_VECTORS).ceildiv(Dim.max(work, 1))
-        return self._finish(name, begin, end, blocks * panels, grain)
-
-    def _finish(self, name: str, begin: t.Var, end: t.Var, extent: Dim, grain: Dim) -> Generated:
-        e = self.e
-        slots = tuple(sorted(e.inputs))
-        out, scratch = t.pointer("p_out0", "float32"), t.pointer("scratch", "float32")
-        declared = [t.declare(e.inputs[s][1], e.inputs[s][0]) for s in slots]
-        declared.append(t.declare(self.result, out))
-        params = [*(e.inputs[s][0] for s in slots), out, scratch, *e.sizes.values(), begin, end]
-        func = t.prim_func(name, params, t.sequence([*declared, *e.stmts]))
-        packed = ((self.space.right_slot, self.tile.panel, self.space.transposed),)
-        return Generated(func, slots, (0,), tuple(e.sizes), extent, 1, Dim.of(0), grain, packed)
+        grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
+        packed = ((space.right_slot, tile.panel, space.transposed),)
+        return e.finish(name, [], extent=blocks * panels, align=1, scratch=Dim.of(0), grain=grain, packed=packed)
 
     # -- a block of rows times a panel ------------------------------------------------------------------------
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
@@ -136,7 +123,7 @@ class _Kernel:
             if depth % CHUNK:
                 self._sum(made, starts, base, e.i64(depth - depth % CHUNK), depth % CHUNK, True)
         with e.loop("r", rows) as r:
-            self._set_loops(self.space.rows, e.share(t.Add(row, r)))
+            e.set_loops(self.space.rows, e.share(t.Add(row, r)))
             line = e.share(t.Mul(r, e.i64(tile.panel)))
             for start, width in _pieces(columns, tile.lanes):
                 self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), width)
@@ -174,34 +161,23 @@ class _Kernel:
         e, space = self.e, self.space
         e.loops[space.k] = e.i64(0)
         if len(space.rows) < 2 and not space.left.hidden():
-            self._set_loops(space.rows, row)
+            e.set_loops(space.rows, row)
             start = e.share(e.index(space.left))
             step = e.dim(space.left.coef(space.rows[0])) if space.rows else e.i64(0)
             return [t.Add(start, t.Mul(step, e.i64(r))) if r else start for r in range(rows)]
         starts = []
         for r in range(rows):
-            self._set_loops(space.rows, t.Add(row, e.i64(r)))
+            e.set_loops(space.rows, t.Add(row, e.i64(r)))
             starts.append(e.share(e.index(space.left)))
         return starts
 
     def _epilogue(self, made: t.Buffer, place: t.Expr, column: t.Expr, width: int) -> None:
         e, space = self.e, self.space
-        self._set_loops(space.cols, column)
+        e.set_loops(space.cols, column)
         value = e.math.share(e.read(made, "float32", place, width))
         known = {id(leaf): value for leaf in self.leaves}
         value = e.value(space.value, space.cols[-1], width, known)
         e.write(self.result, e.index(space.address), value, width)
-
-    def _set_loops(self, loops: tuple[Var, ...], number: t.Expr) -> None:
-        """Takes a row or column number apart into its loops."""
-        e = self.e
-        for k, var in reversed(list(enumerate(loops))):
-            if k == 0:
-                e.loops[var] = number
-                return
-            extent = e.dim(var.extent)
-            e.loops[var] = e.share(t.Rem(number, extent))
-            number = e.share(t.Div(number, extent))
 
 
 def _pieces(columns: int, lanes: int) -> list[tuple[int, int]]:
@@ -214,14 +190,3 @@ def _pieces(columns: int, lanes: int) -> list[tuple[int, int]]:
         found.append((done, lanes))
         done += lanes
     return found
-
-
-def _below(root: Inst) -> list[Inst]:
-    found: dict[int, Inst] = {}
-    stack = [root]
-    while stack:
-        inst = stack.pop()
-        if id(inst) not in found:
-            found[id(inst)] = inst
-            stack.extend(inst.args)
-    return list(found.values())

@@ -35,7 +35,7 @@ def sweep(jobs: Sequence[Job], workers: int, report: Callable[[Any], None] | Non
 
     context = multiprocessing.get_context("forkserver")
     # The server imports everything once; children are forked from it.
-    context.set_forkserver_preload(["tests.conformance.sweep_worker", "tilegraph.codegen.rowkernel", "onnxruntime"])
+    context.set_forkserver_preload(["tests.conformance.sweep_worker", "tilegraph.codegen.rows", "onnxruntime"])
     results: dict[int, Any] = {}
     running: dict[int, tuple[Any, Any, float]] = {}
     waiting = list(enumerate(jobs))[::-1]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from tilegraph.codegen.kernels import Kernel, KernelStore
+from tilegraph.codegen.generated import Kernel
+from tilegraph.codegen.kernels import KernelStore
 from tilegraph.compiler.packing import Packer
 from tilegraph.memory import Buffer, plan
 from tilegraph.ops.attention import lower_attention

@@ -35,13 +35,13 @@ def compile_attention(model: onnx.ModelProto, isa: Isa | None = None) -> tuple[C
     lowered = lower_attention(list(function), function.outputs[0], function.opset_imports)
     space = plan_attention(lowered)
     isa = isa or host()
-    kernel = generate(space, "tg_test", isa.vector_bits)
-    data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+    made = generate(space, "tg_test", isa.vector_bits)
+    data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "k.so"
         link({"tg_test": data}, path)
         library = ctypes.CDLL(str(path))
-    return Compiled(lowered, None, kernel, library["__tvm_ffi_tg_test"], library), space, graph  # type: ignore[arg-type]
+    return Compiled(lowered, None, made.kernel, library["__tvm_ffi_tg_test"], library), space, graph  # type: ignore[arg-type]
 
 
 def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1, offset: int = 0) -> Array:

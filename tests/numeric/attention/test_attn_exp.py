@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.emitter import Emitter
 from tilegraph.codegen.attention.rows import exp_falling
+from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.isa import host
 from tilegraph.codegen.library import link
 

@@ -21,9 +21,10 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.generated import Kernel
 from tilegraph.codegen.isa import Isa, host
 from tilegraph.codegen.library import link
-from tilegraph.codegen.rowkernel import Generated, generate
+from tilegraph.codegen.rows import generate
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.prims import Lowered, signature
 from tilegraph.ops.region import plan
@@ -92,7 +93,7 @@ class Compiled:
 
     lowered: Lowered
     space: Space
-    kernel: Generated
+    kernel: Kernel
     entry: Any
     library: Any
 
@@ -153,7 +154,7 @@ class Compiled:
                 for b, shape, dtype in zip(results, shapes, dtypes, strict=True)]
 
 
-_compiled: dict[tuple[str, str, int], tuple[Space, Generated, Any, Any]] = {}
+_compiled: dict[tuple[str, str, int], tuple[Space, Kernel, Any, Any]] = {}
 
 
 def compile_lowered(lowered: Lowered, isa: Isa | None = None) -> Compiled:
@@ -162,13 +163,13 @@ def compile_lowered(lowered: Lowered, isa: Isa | None = None) -> Compiled:
     key = signature(lowered.outputs) + ",".join(lowered.stored), str(isa), isa.vector_bits
     if key not in _compiled:
         space = plan(lowered)
-        kernel = generate(space, "tg_test", isa.vector_bits)
-        data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+        made = generate(space, "tg_test", isa.vector_bits)
+        data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "k.so"
             link({"tg_test": data}, path)
             library = ctypes.CDLL(str(path))
-        _compiled[key] = space, kernel, library["__tvm_ffi_tg_test"], library
+        _compiled[key] = space, made.kernel, library["__tvm_ffi_tg_test"], library
     return Compiled(lowered, *_compiled[key])
 
 
@@ -177,13 +178,13 @@ def lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opset: int = 18
 
 
 def run_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], feeds: Mapping[str, Array], opset: int = 18,
-               tasks: int = 1, isa: Isa | None = None, offset: int = 0) -> tuple[list[Array], Generated, Space]:
+               tasks: int = 1, isa: Isa | None = None, offset: int = 0) -> tuple[list[Array], Kernel, Space]:
     """Lowers, plans, compiles and runs a region."""
     return run_lowered(lower(nodes, outputs, opset), feeds, tasks, isa, offset)
 
 
 def run_lowered(lowered: Lowered, feeds: Mapping[str, Array], tasks: int = 1, isa: Isa | None = None,
-                offset: int = 0) -> tuple[list[Array], Generated, Space]:
+                offset: int = 0) -> tuple[list[Array], Kernel, Space]:
     """(outputs in the order of the kernel's, the kernel, its space)."""
     made = compile_lowered(lowered, isa)
     return made.run(feeds, tasks, offset), made.kernel, made.space

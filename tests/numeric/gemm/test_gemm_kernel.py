@@ -24,13 +24,13 @@ def compiled(text: str, isa: Isa | None = None) -> Compiled:
     graph = model(text)
     lowered = lower_gemm(list(graph.graph), list(graph.graph.outputs), {"": 20})
     isa = isa or host()
-    kernel = generate(plan_gemm(lowered), "tg_test", isa.vector_bits)
-    data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+    made = generate(plan_gemm(lowered), "tg_test", isa.vector_bits)
+    data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "k.so"
         link({"tg_test": data}, path)
         library = ctypes.CDLL(str(path))
-    return Compiled(lowered, None, kernel, library["__tvm_ffi_tg_test"], library)  # type: ignore[arg-type]
+    return Compiled(lowered, None, made.kernel, library["__tvm_ffi_tg_test"], library)  # type: ignore[arg-type]
 
 
 def run(made: Compiled, feeds: dict[str, Array], tasks: int = 2, offset: int = 4) -> Array:

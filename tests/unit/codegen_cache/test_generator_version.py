@@ -11,7 +11,7 @@ from tilegraph.codegen import version
 
 def test_it_covers_lowering_planning_and_emission() -> None:
     names = {path.relative_to(path.parents[-2]).as_posix().rpartition("tilegraph/")[2] for path in version._sources()}
-    assert {"codegen/rowkernel.py", "codegen/schedule.py", "ops/space.py", "ops/region.py",
+    assert {"codegen/rows/kernel.py", "codegen/schedule.py", "ops/space.py", "ops/region.py",
             "ops/vecmath/exponential.py", "ops/lower/views.py", "spec/dims.py"} <= names
 
 

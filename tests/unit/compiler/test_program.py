@@ -8,7 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from tests.unit.fusion.parse import model
-from tilegraph.codegen.kernels import Kernel, KernelStore
+from tilegraph.codegen.generated import Kernel
+from tilegraph.codegen.kernels import KernelStore
 from tilegraph.compiler.program import Built, build
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.passes import PassContext

@@ -1,79 +1,59 @@
-"""What the parts of the attention generator share: statements, loops, sizes, index expressions and memory."""
+"""What the generators share: statements, loops, memory, values of leaves, and the function around them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.extents import Extents
+from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.tir_math import TirMath, V, typed
-from tilegraph.ops.index import Ix, Quotient, Remainder, Var
+from tilegraph.ops.index import Var
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
-from tilegraph.spec.dims import Dim, Opaque
+from tilegraph.spec.dims import Dim
 
 STORAGE = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "uint8"}
+TASK_COST = 40_000  # vector instructions that are worth a task of their own, some 15 µs
 _BOUND = 1 << 40  # the stated length of buffers whose length nobody checks
 
 
-class Emitter:
-    """Collects the statements of one kernel. `loops` holds the value of each loop variable where code is emitted."""
+class Emitter(Extents):
+    """Collects the statements of one kernel. `inputs` and `outputs`: the pointer and the buffer of those it uses."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stmts: list[t.Stmt] = []
         self.math = TirMath(self.stmts)
-        self.sizes: dict[str, t.Var] = {}
-        self.loops: dict[Var, t.Expr] = {}
         self.inputs: dict[int, tuple[t.Var, t.Buffer]] = {}
+        self.outputs: dict[int, tuple[t.Var, t.Buffer]] = {}
+        self.begin, self.end = t.var("begin", "int64"), t.var("end", "int64")
+
+    def finish(self, name: str, memory: Sequence[t.Buffer], *, extent: Dim, align: int, scratch: Dim, grain: Dim,
+               packed: tuple[tuple[int, int, bool], ...] = ()) -> Generated:
+        """The kernel `name` of what was emitted; `memory`: buffers that lie in the scratch."""
+        slots, outputs = tuple(sorted(self.inputs)), tuple(sorted(self.outputs))
+        used = [*(self.inputs[k] for k in slots), *(self.outputs[k] for k in outputs)]
+        place = t.pointer("scratch", "float32")
+        declared = [*(t.declare(buffer, pointer) for pointer, buffer in used), *(t.declare(b, place) for b in memory)]
+        params = [*(pointer for pointer, _ in used), place, *self.sizes.values(), self.begin, self.end]
+        func = t.prim_func(name, params, t.sequence([*declared, *self.stmts]))
+        return Generated(func, Kernel(name, slots, outputs, tuple(self.sizes), extent, align, scratch, grain, packed))
 
     # -- integers ---------------------------------------------------------------------------------------------
-    def i64(self, value: int) -> t.Expr:
-        return t.int_imm("int64", value)
-
-    def dim(self, dim: Dim) -> t.Expr:
-        """A dim as an int64 expression over the size parameters."""
-        total: t.Expr = None
-        for mono, coef in dim.terms:
-            term: t.Expr = None
-            for atom in mono:
-                factor = self._size(atom) if isinstance(atom, str) else self._opaque(atom)
-                term = factor if term is None else t.Mul(term, factor)
-            if term is None:
-                term = self.i64(coef)
-            elif coef != 1:
-                term = t.Mul(term, self.i64(coef))
-            total = term if total is None else t.Add(total, term)
-        return self.i64(0) if total is None else total
-
-    def _size(self, symbol: str) -> t.Var:
-        if symbol not in self.sizes:
-            self.sizes[symbol] = t.var(f"n{len(self.sizes)}", "int64")
-        return self.sizes[symbol]
-
-    def _opaque(self, atom: Opaque) -> t.Expr:
-        args = [self.dim(a) for a in atom.args]
-        node = {"//": t.Div, "%": t.Rem, "min": t.Min, "max": t.Max}[atom.op]
-        result = args[0]
-        for arg in args[1:]:
-            result = node(result, arg)
-        return result
-
-    def index(self, ix: Ix, at: Mapping[Var, t.Expr] | None = None) -> t.Expr:
-        """An index expression at the current loop values, or at others where `at` gives them."""
-        total = self.dim(ix.const) if ix.const != 0 or not ix.terms else None
-        for atom, coef in ix.terms:
-            if isinstance(atom, Var):
-                value = at[atom] if at and atom in at else self.loops[atom]
-            else:
-                assert isinstance(atom, (Quotient, Remainder))
-                node = t.Div if isinstance(atom, Quotient) else t.Rem
-                value = node(self.index(atom.of, at), self.dim(atom.by))
-            term = value if coef == 1 else t.Mul(value, self.dim(coef))
-            total = term if total is None else t.Add(total, term)
-        return total
-
     def share(self, expr: t.Expr, dtype: str = "int64") -> t.Expr:
         """A scalar, evaluated here and once."""
         return self.math.share(V(expr, dtype)).expr
+
+    def set_loops(self, loops: Sequence[Var], number: t.Expr) -> None:
+        """Takes a number apart into the loops of which it is the mixed radix number, outermost first."""
+        for k, var in reversed(list(enumerate(loops))):
+            if k == 0:
+                self.loops[var] = number
+                return
+            extent = self.dim(var.extent)
+            self.loops[var] = self.share(t.Rem(number, extent))
+            number = self.share(t.Div(number, extent))
 
     # -- structure --------------------------------------------------------------------------------------------
     @contextmanager
@@ -104,10 +84,16 @@ class Emitter:
 
     # -- memory -----------------------------------------------------------------------------------------------
     def input(self, slot: int, stored: str) -> t.Buffer:
-        if slot not in self.inputs:
+        return self._parameter(self.inputs, slot, f"in{slot}", stored)
+
+    def output(self, output: int, stored: str) -> t.Buffer:
+        return self._parameter(self.outputs, output, f"out{output}", stored)
+
+    def _parameter(self, known: dict[int, tuple[t.Var, t.Buffer]], which: int, name: str, stored: str) -> t.Buffer:
+        if which not in known:
             dtype = STORAGE.get(stored, stored)
-            self.inputs[slot] = (t.pointer(f"p_in{slot}", dtype), t.flat_buffer(f"in{slot}", dtype, self.i64(_BOUND)))
-        return self.inputs[slot][1]
+            known[which] = t.pointer(f"p_{name}", dtype), self.flat(name, dtype)
+        return known[which][1]
 
     def flat(self, name: str, dtype: str) -> t.Buffer:
         return t.flat_buffer(name, dtype, self.i64(_BOUND))
@@ -162,9 +148,9 @@ class Emitter:
             case Literal():
                 return self.math.const(inst.value, inst.dtype)
             case Load():
-                value = self._load(inst, along, lanes, valid)
+                value = self.load(inst, along, lanes, valid)
             case Place():
-                value = self._place(inst, along, lanes)
+                value = self.place(inst, along, lanes)
             case Apply():
                 operands = [self.value(a, along, lanes, known, valid) for a in inst.operands]
                 value = inst.point.fn(self.math, operands)
@@ -173,7 +159,8 @@ class Emitter:
         known[id(inst)] = self.math.share(value)
         return known[id(inst)]
 
-    def _load(self, inst: Load, along: Var, lanes: int, valid: t.Expr) -> V:
+    def load(self, inst: Load, along: Var, lanes: int, valid: t.Expr = None) -> V:
+        """One operand, widened to its computing dtype; see `value`."""
         storage = STORAGE.get(inst.stored, inst.stored)
         buffer = self.input(inst.slot, inst.stored)
         address = self.index(inst.address)
@@ -188,7 +175,8 @@ class Emitter:
             self.write(part, c, self.read(buffer, storage, t.Add(address, c)))
         return self.unpack(self.math.share(self.read(part, storage, 0, lanes)), inst.stored, inst.dtype)
 
-    def _place(self, inst: Place, along: Var, lanes: int) -> V:
+    def place(self, inst: Place, along: Var, lanes: int) -> V:
+        """The value of an index for `lanes` positions of the loop `along`."""
         base = V(self.index(inst.index), "int64")
         coef = inst.index.coef(along)
         if lanes > 1 and coef != 0:

@@ -1,0 +1,63 @@
+"""Dims and index expressions as TIR: integers over the size parameters and the loops of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.ops.index import Ix, Quotient, Remainder, Var
+from tilegraph.spec.dims import Dim, Opaque
+
+
+class Extents:
+    """`sizes`: the parameter of each symbol that was needed, in that order. `loops`: the value of each loop variable
+    where code is emitted. Everything is int64."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, t.Var] = {}
+        self.loops: dict[Var, t.Expr] = {}
+
+    def i64(self, value: int) -> t.Expr:
+        return t.int_imm("int64", value)
+
+    def dim(self, dim: Dim) -> t.Expr:
+        """A dim as an expression over the size parameters."""
+        total: t.Expr = None
+        for mono, coef in dim.terms:
+            term: t.Expr = None
+            for atom in mono:
+                factor = self._size(atom) if isinstance(atom, str) else self._opaque(atom)
+                term = factor if term is None else t.Mul(term, factor)
+            if term is None:
+                term = self.i64(coef)
+            elif coef != 1:
+                term = t.Mul(term, self.i64(coef))
+            total = term if total is None else t.Add(total, term)
+        return self.i64(0) if total is None else total
+
+    def _size(self, symbol: str) -> t.Var:
+        if symbol not in self.sizes:
+            self.sizes[symbol] = t.var(f"n{len(self.sizes)}", "int64")
+        return self.sizes[symbol]
+
+    def _opaque(self, atom: Opaque) -> t.Expr:
+        args = [self.dim(a) for a in atom.args]
+        node = {"//": t.Div, "%": t.Rem, "min": t.Min, "max": t.Max}[atom.op]
+        result = args[0]
+        for arg in args[1:]:
+            result = node(result, arg)
+        return result
+
+    def index(self, ix: Ix, at: Mapping[Var, t.Expr] | None = None) -> t.Expr:
+        """An index expression at the current loop values, or at others where `at` gives them."""
+        total = self.dim(ix.const) if ix.const != 0 or not ix.terms else None
+        for atom, coef in ix.terms:
+            if isinstance(atom, Var):
+                value = at[atom] if at and atom in at else self.loops[atom]
+            else:
+                assert isinstance(atom, (Quotient, Remainder))
+                node = t.Div if isinstance(atom, Quotient) else t.Rem
+                value = node(self.index(atom.of, at), self.dim(atom.by))
+            term = value if coef == 1 else t.Mul(value, self.dim(coef))
+            total = term if total is None else t.Add(total, term)
+        return total

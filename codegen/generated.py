@@ -1,0 +1,48 @@
+"""What generators hand over: a function and how to call it. Imports no TVM, which takes a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilegraph.spec.dims import Dim
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's function and how to call it.
+
+    Its parameters are pointers to the inputs `slots`, to `outputs` and to `scratch` bytes, then `sizes`, begin and end.
+    It does the part [begin, end) of `extent`; begin is a multiple of `align`, and `grain` is worth a task of its own.
+    `packed`: (slot, panel, transposed) of inputs that are constant matrices [k, n] (or [n, k] if transposed) and that
+    the kernel reads as [panel][k][column in the panel].
+    """
+
+    symbol: str
+    slots: tuple[int, ...]
+    outputs: tuple[int, ...]
+    sizes: tuple[str, ...]
+    extent: Dim
+    align: int
+    scratch: Dim
+    grain: Dim
+    packed: tuple[tuple[int, int, bool], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
+                "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
+                "grain": self.grain.to_json(), "packed": self.packed}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Kernel:
+        return Kernel(data["symbol"], tuple(data["slots"]), tuple(data["outputs"]), tuple(data["sizes"]),
+                      Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
+                      Dim.from_json(data["grain"]), tuple((s, p, t) for s, p, t in data["packed"]))
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A kernel before compilation: `func` is the TIR function."""
+
+    func: Any
+    kernel: Kernel
