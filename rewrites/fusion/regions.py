@@ -14,7 +14,8 @@ import onnx_ir as ir
 from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach, bodies
 from tilegraph.ops.lower import domain_of, kind_of
-from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.passes import PassContext
+from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.legal import Candidate, price
@@ -24,18 +25,16 @@ STAGE = "fusion"
 _CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 
 
-class RegionFusion(Pass):
+class RegionFusion(CompositePass):
     """Finds regions and makes each a composite if the cost model says that it wins, or always with offload "all"."""
 
     name = "fuse-regions"
 
     def __init__(self, offload: str = "auto", cost_model: CostModel | None = None) -> None:
-        self.offload = offload
+        super().__init__(offload)
         self.cost_model = cost_model or CostModel()
 
-    def run(self, model: ir.Model, context: PassContext) -> PassResult:
-        if self.offload == "none":
-            return PassResult(False)
+    def fuse(self, model: ir.Model, context: PassContext) -> bool:
         modified = False
         for graph in list(_graphs(model.graph)):
             regions = self._regions(model, graph, context)
@@ -48,12 +47,12 @@ class RegionFusion(Pass):
             if regions:
                 _drop_unread(graph, [node for candidate in regions for node in candidate.clones])
                 graph.sort()
-        return PassResult(modified)
+        return modified
 
     def _regions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
-        verdicts = Verdicts({domain or "": version for domain, version in model.opset_imports.items()})
+        verdicts = Verdicts(opsets_of(model))
         taken: set[ir.Node] = set()
         refusals: dict[ir.Node, str] = {}
         found: list[Candidate] = []

@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from tilegraph.graph import GraphView, all_graphs
 from tilegraph.ops.prims import Decline
-from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.passes import PassContext
+from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.gemm.find import Candidate, find, is_product, readers_outside
 from tilegraph.rewrites.gemm.price import check_price
@@ -22,17 +23,12 @@ from tilegraph.rewrites.gemm.price import check_price
 STAGE = "gemm"
 
 
-class GemmFusion(Pass):
+class GemmFusion(CompositePass):
     """Takes the products that are expected to win, or with offload "all" every one that it can."""
 
     name = "fuse-gemm"
 
-    def __init__(self, offload: str = "auto") -> None:
-        self.offload = offload
-
-    def run(self, model: ir.Model, context: PassContext) -> PassResult:
-        if self.offload == "none":
-            return PassResult(False)
+    def fuse(self, model: ir.Model, context: PassContext) -> bool:
         found: list[tuple[ir.Graph, Candidate]] = []
         for graph in list(all_graphs(model.graph)):
             found += [(graph, candidate) for candidate in self._candidates(model, graph, context)]
@@ -45,11 +41,11 @@ class GemmFusion(Pass):
                                      columns=candidate.space.n)
         for graph in dict.fromkeys(graph for graph, _ in kept):
             graph.sort()
-        return PassResult(bool(kept))
+        return bool(kept)
 
     def _candidates(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)
-        opsets = {domain or "": version for domain, version in model.opset_imports.items()}
+        opsets = opsets_of(model)
         taken: set[ir.Node] = set()
         found: list[Candidate] = []
         for node in view.nodes:
