@@ -22,6 +22,8 @@ from tilegraph.spec.dims import Dim
 
 BLOCK_ROWS = 256
 CHUNK = 384  # steps of k that are summed by themselves: the rounding error grows with the length of a sum
+_CHAINS = 12  # sums in flight: two fused multiply-adds a cycle take at least 8
+_STREAM = 4  # rows whose multiplications take as long as reading the panel from memory does
 _SAVED = 0.85  # a narrower panel has to leave this share of the columns or less
 
 
@@ -83,7 +85,7 @@ class _Kernel:
                 with e.block() as last:
                     self._unit(p, first, rows, space.n - (panels - 1) * tile.panel)
                 e.stmts.append(t.IfThenElse(t.LT(p, e.i64(panels - 1)), t.sequence(whole), t.sequence(last)))
-        work = Dim.min(space.m, BLOCK_ROWS) * (space.depth * tile.vectors)
+        work = (Dim.min(space.m, BLOCK_ROWS) + _STREAM) * (space.depth * tile.vectors)
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
         packed = ((space.right_slot, tile.panel, space.transposed),)
         return e.finish(name, [], extent=blocks * panels, align=1, scratch=Dim.of(0), grain=grain, packed=packed)
@@ -97,13 +99,18 @@ class _Kernel:
         if static is None or static >= size:
             with e.loop("g", t.Div(rows, e.i64(size))) as g:
                 self._group(e.share(t.Add(first, t.Mul(g, e.i64(size)))), size, base, column, columns)
-        # What is left of the rows, in halves.
+        if static is not None:
+            # What is left of the rows, at once: the panel is read once more, not once for each half.
+            rest = static % size
+            if rest:
+                with e.when(t.NE(t.Rem(rows, e.i64(size)), e.i64(0))):
+                    self._group(e.share(t.Add(first, t.Sub(rows, e.i64(rest)))), rest, base, column, columns)
+            return
         part = size // 2
         while part:
-            if static is None or static & part:
-                with e.when(t.NE(t.Rem(t.Div(rows, e.i64(part)), e.i64(2)), e.i64(0))):
-                    done = t.Mul(t.Div(rows, e.i64(2 * part)), e.i64(2 * part))
-                    self._group(e.share(t.Add(first, done)), part, base, column, columns)
+            with e.when(t.NE(t.Rem(t.Div(rows, e.i64(part)), e.i64(2)), e.i64(0))):
+                done = t.Mul(t.Div(rows, e.i64(2 * part)), e.i64(2 * part))
+                self._group(e.share(t.Add(first, done)), part, base, column, columns)
             part //= 2
 
     def _group(self, row: t.Expr, rows: int, base: t.Expr, column: t.Expr, columns: int) -> None:
@@ -129,32 +136,45 @@ class _Kernel:
                 self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), width)
 
     def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool) -> None:
-        """`depth` steps of k from `first`, in registers; the sums replace or join those of `made`."""
-        e, tile = self.e, self.tile
-        lanes = tile.lanes
-        sums = e.local("acc", "float32", len(starts) * tile.panel)
-        places = [k * lanes for k in range(len(starts) * tile.vectors)]
-        for place in places:
-            e.write(sums, place, e.f32(0.0), lanes)
+        """`depth` steps of k from `first`, in registers; the sums replace or join those of `made`.
+
+        Few rows have several sums for each element, so that a multiplication need not wait for the one before it.
+        """
+        e, lanes = self.e, self.tile.lanes
+        places = [k * lanes for k in range(len(starts) * self.tile.vectors)]
+        chains = [e.local(f"acc{c}", "float32", len(places) * lanes) for c in range(max(1, _CHAINS // len(places)))]
+        for sums in chains:
+            for place in places:
+                e.write(sums, place, e.f32(0.0), lanes)
         # Counted from 0 with bases of its own, which LLVM unrolls.
         starts = [e.share(t.Add(start, first)) for start in starts]
-        base = e.share(t.Add(base, t.Mul(first, e.i64(tile.panel))))
-        with e.loop("k", depth) as k:
-            at = t.Add(base, t.Mul(k, e.i64(tile.panel)))
-            right = [e.math.share(e.read(self.right, "float32", t.Add(at, e.i64(v * lanes)), lanes))
-                     for v in range(tile.vectors)]
-            for r, start in enumerate(starts):
-                left = e.read(self.left, "float32", t.Add(start, k))
-                for v in range(tile.vectors):
-                    place = (r * tile.vectors + v) * lanes
-                    call = t.intrinsic(typed("float32", lanes), "llvm.fma", e.math.widen(left, lanes), right[v].expr,
-                                       e.read(sums, "float32", place, lanes).expr)
-                    e.write(sums, place, V(call, "float32", lanes), lanes)
+        base = e.share(t.Add(base, t.Mul(first, e.i64(self.tile.panel))))
+        count = len(chains)
+        with e.loop("k", depth // count) as k:
+            for c, sums in enumerate(chains):
+                self._step(sums, starts, base, t.Add(t.Mul(k, e.i64(count)), e.i64(c)) if count > 1 else k)
+        for c in range(depth % count):
+            self._step(chains[c], starts, base, e.i64(depth - depth % count + c))
         for place in places:
-            value = e.read(sums, "float32", place, lanes)
+            value = _added(e, [e.read(sums, "float32", place, lanes) for sums in chains])
             if add:
                 value = e.math.add(value, e.read(made, "float32", place, lanes))
             e.write(made, place, value, lanes)
+
+    def _step(self, sums: t.Buffer, starts: list[t.Expr], base: t.Expr, k: t.Expr) -> None:
+        """Step `k` for every element of the group."""
+        e, tile = self.e, self.tile
+        lanes = tile.lanes
+        at = t.Add(base, t.Mul(k, e.i64(tile.panel)))
+        right = [e.math.share(e.read(self.right, "float32", t.Add(at, e.i64(v * lanes)), lanes))
+                 for v in range(tile.vectors)]
+        for r, start in enumerate(starts):
+            left = e.read(self.left, "float32", t.Add(start, k))
+            for v in range(tile.vectors):
+                place = (r * tile.vectors + v) * lanes
+                call = t.intrinsic(typed("float32", lanes), "llvm.fma", e.math.widen(left, lanes), right[v].expr,
+                                   e.read(sums, "float32", place, lanes).expr)
+                e.write(sums, place, V(call, "float32", lanes), lanes)
 
     def _left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
         """Where each row of the left operand starts."""
@@ -178,6 +198,14 @@ class _Kernel:
         known = {id(leaf): value for leaf in self.leaves}
         value = e.value(space.value, space.cols[-1], width, known)
         e.write(self.result, e.index(space.address), value, width)
+
+
+def _added(e: Emitter, values: list[V]) -> V:
+    """Their sum, in pairs."""
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        values = [e.math.add(a, b) for a, b in pairs] + (values[-1:] if len(values) % 2 else [])
+    return values[0]
 
 
 def _pieces(columns: int, lanes: int) -> list[tuple[int, int]]:

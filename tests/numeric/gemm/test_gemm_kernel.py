@@ -58,7 +58,7 @@ def wide(a: Array) -> Array:
     return a.astype(np.float64)
 
 
-@pytest.mark.parametrize("m", [1, 7, 8, 15, 256, 259])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 7, 8, 15, 256, 259])
 @pytest.mark.parametrize(("k", "n"), [(2, 2), (5, 47), (64, 48), (383, 63), (384, 97), (900, 64)])
 def test_sizes(m: int, k: int, n: int) -> None:
     made = compiled(f"(float[{m},{k}] x, float[{k},{n}] w, float[{n}] b) => (float[{m},{n}] y) "
@@ -90,6 +90,21 @@ def test_symbolic_rows_and_residual() -> None:
         feeds = {"x": normal(b, s, 70), "w": normal(70, 50, seed=1, scale=0.12), "b": normal(50, seed=2),
                  "r": normal(b, s, 50, seed=3)}
         close(run(made, feeds, tasks=3), wide(feeds["x"]) @ wide(feeds["w"]) + feeds["b"] + feeds["r"])
+
+
+@pytest.mark.parametrize("n", [32, 48, 100])
+@pytest.mark.parametrize("k", [3, 65, 390])
+def test_few_rows(k: int, n: int) -> None:
+    """One kernel for any of them, down to none; sums are kept in several chains, whose number must not matter."""
+    made = compiled(f"(float[B,{k}] x, float[{k},{n}] w, float[{n}] b) => (float[B,{n}] y) "
+                    "{ t = MatMul(x, w) u = Add(t, b) y = Relu(u) }")
+    for m in (1, 2, 3, 4, 5, 6, 7, 9, 0):
+        feeds = {"x": normal(m, k), "w": normal(k, n, seed=1, scale=k**-0.5), "b": normal(n, seed=2)}
+        want = np.maximum(wide(feeds["x"]) @ wide(feeds["w"]) + feeds["b"], 0)
+        if m:
+            close(run(made, feeds, tasks=3), want)
+        else:
+            assert run(made, feeds).shape == want.shape
 
 
 def test_transposed_gemm() -> None:
