@@ -51,7 +51,7 @@ def _fix_scope(graphs: list[ir.Graph], root: ir.Graph) -> bool:
     taken = used | {v.name for g in graphs for v in values_of(g) if v.name}
     node_names = {n.name for g in graphs for n in g if n.name}
     for graph in graphs:
-        for value in values_of(graph):
+        for value in list(values_of(graph)):  # a new name moves an initializer in its dict
             if value in settled:
                 continue
             settled.add(value)

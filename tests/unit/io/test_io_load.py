@@ -10,9 +10,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 from io_models import external_entry, parse, relu, with_weights
+from onnx import helper, numpy_helper
 
 from tilegraph.errors import InputError
 from tilegraph.io import load
+from tilegraph.io.walk import all_graphs
 from tilegraph.passes.invariants import check_model
 
 
@@ -270,12 +272,12 @@ def test_sparse_initializers_become_dense() -> None:
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[2, 3] x) => (float[2, 3] y) { y = Add(x, w) }""")
     sparse = proto.graph.sparse_initializer.add(dims=[2, 3])
-    sparse.values.CopyFrom(onnx.numpy_helper.from_array(np.array([5, 6], np.float32), "w"))
-    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([1, 5], np.int64), "i"))
+    sparse.values.CopyFrom(numpy_helper.from_array(np.array([5, 6], np.float32), "w"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1, 5], np.int64), "i"))
     tensor = load(proto).graph.initializers["w"].const_value
     assert tensor is not None
     np.testing.assert_array_equal(tensor.numpy(), [[0, 5, 0], [0, 0, 6]])
-    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([1, 6], np.int64), "i"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1, 6], np.int64), "i"))
     refused(proto, "'w'", "do not fit")
 
 
@@ -386,3 +388,19 @@ def test_dims_may_be_given_as_the_exporter_wrote_them() -> None:
 
 def test_zero_is_an_extent() -> None:
     assert shape(load(relu(), dims={"batch": 0})) == "[0,seq,4]"
+
+
+def test_constants_of_several_graphs_may_have_one_name() -> None:
+    """A body that is written twice brings its constants twice; renaming one must not disturb the walk."""
+    def branch(value: float) -> onnx.GraphProto:
+        return helper.make_graph([helper.make_node("Add", ["x", "c"], ["y"])], "b", [],
+                                 [helper.make_tensor_value_info("y", 1, [2])],
+                                 [numpy_helper.from_array(np.float32(value), "c")])
+
+    nodes = [helper.make_node("If", ["t"], [out], then_branch=branch(1), else_branch=branch(2)) for out in ("o", "p")]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [2]),
+                                           helper.make_tensor_value_info("t", onnx.TensorProto.BOOL, [])],
+                              [helper.make_tensor_value_info(out, 1, [2]) for out in ("o", "p")])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+    constants = [name for g in all_graphs(model) for name in g.initializers]
+    assert len(constants) == len(set(constants)) == 4
