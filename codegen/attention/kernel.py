@@ -23,6 +23,7 @@ from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.attention import AttentionSpace
+from tilegraph.ops.space import Inst
 from tilegraph.spec.dims import Dim
 
 _LOW = -1000.0  # a bound below which a block is left out at first
@@ -211,6 +212,11 @@ class _Kernel:
                 with e.when(m.lnot(m.lt(e.f32(0.0), total)).expr):
                     self._nothing(row)
                 inverse = m.select(m.lt(e.f32(0.0), total), inverse, e.f32(1.0))
+            if space.hides is not None:
+                hidden = self._hidden(space.hides, total)
+                with e.when(hidden.expr):
+                    self._nothing(row)
+                inverse = m.select(hidden, e.f32(1.0), inverse)
             done = 0
             while done < space.width:
                 width = fit(space.width - done, tile.lanes)
@@ -218,6 +224,19 @@ class _Kernel:
                 value = m.mul(e.read(self.memory, "float32", t.Add(row, e.i64(done)), width), inverse)
                 e.write(self.result, e.index(space.address), value, width)
                 done += width
+
+    def _hidden(self, term: Inst, total: V) -> V:
+        """Whether `term` is minus infinity for all keys of the row: only looked at where no weight is above 0."""
+        e, m = self.e, self.e.math
+        hidden = e.scalar("hidden", "int64", V(e.i64(0), "int64"))
+        with e.when(m.lnot(m.lt(e.f32(0.0), total)).expr):
+            e.write(hidden, 0, V(e.i64(1), "int64"))
+            with e.loop("c", e.dim(self.space.j.extent)) as c:
+                e.loops[self.space.j] = c
+                value = e.value(term, self.space.j, 1, {})
+                with e.when(m.lnot(m.eq(value, e.f32(float("-inf")))).expr):
+                    e.write(hidden, 0, V(e.i64(0), "int64"))
+        return m.share(m.eq(e.read(hidden, "int64", 0), V(e.i64(1), "int64")))
 
     def _nothing(self, row: t.Expr) -> None:
         """Weights that all became 0: the sum of 0 * value, which is NaN where a value is not finite."""

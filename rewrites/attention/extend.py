@@ -18,6 +18,7 @@ from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.ops.space import Apply, insts
 from tilegraph.rewrites.attention.find import Core
+from tilegraph.rewrites.attention.operators import Owner, owner_of
 from tilegraph.spec.dims import Dim
 
 _MASK_NODES = 48
@@ -26,13 +27,15 @@ _MASK_COST = 24  # vector instructions for each vector of scores that computing 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal attention. `clones` are those of its nodes that stay in the graph for others too."""
+    """A legal attention. `clones` are those of its nodes that stay in the graph for others too; `owner` is the operator
+    that it was written as, if it was."""
 
     nodes: tuple[ir.Node, ...]
     clones: frozenset[ir.Node]
     output: ir.Value
     lowered: Lowered
     space: AttentionSpace
+    owner: Owner | None = None
 
 
 class Extender:
@@ -56,7 +59,7 @@ class Extender:
         reason: Decline | None = None
         best: Candidate | None = None
         try:
-            best = self.examine(self.core.nodes, self.core.second)
+            best = self.examine(self.core.nodes | self.core.guard, self.core.second)
         except Decline as why:
             reason = why
         best = self._absorb(best, reason)
@@ -71,7 +74,7 @@ class Extender:
         if not self.convex([n for n in ordered if n not in clones]):
             raise Decline("a path through other nodes leaves the attention and comes back")
         lowered = lower_attention(ordered, last.outputs[0], self.opsets)
-        return Candidate(ordered, clones, last.outputs[0], lowered, plan_attention(lowered))
+        return Candidate(ordered, clones, last.outputs[0], lowered, plan_attention(lowered), owner_of(self.core.first))
 
     def _reader(self, node: ir.Node, inside: Set[ir.Node]) -> str | None:
         """Who reads a result of `node` outside of `inside`, in words."""
@@ -88,7 +91,7 @@ class Extender:
     # -- upwards ----------------------------------------------------------------------------------------------
     def _absorb(self, best: Candidate | None, reason: Decline | None) -> Candidate:
         """Views and scales of the operands one by one, then the masks."""
-        nodes: set[ir.Node] = set(self.core.nodes if best is None else best.nodes)
+        nodes: set[ir.Node] = set(self.core.nodes | self.core.guard if best is None else best.nodes)
         for value in self._operands():
             chain = list(self._chain(value))
             for count in range(len(chain), 0, -1):
@@ -142,8 +145,9 @@ class Extender:
 
     def _modifiers(self) -> list[ir.Value]:
         """What the nodes between the products read from outside."""
-        made = {v for n in self.core.nodes for v in n.outputs}
-        found = [v for n in sorted(self.core.between, key=self.view.order.__getitem__) for v in n.inputs
+        inside = self.core.between | self.core.guard
+        made = {v for n in inside | {self.core.first} for v in n.outputs}
+        found = [v for n in sorted(inside, key=self.view.order.__getitem__) for v in n.inputs
                  if v is not None and v not in made]
         return list(dict.fromkeys(found))
 

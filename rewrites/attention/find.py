@@ -23,13 +23,15 @@ _CONE = 160  # nodes: a longer way back from the weights is not followed
 class Core:
     """The nodes that must be in the composite: the products, and everything on a path from one to the other.
 
-    `weights`: which input of `second` the softmax feeds.
+    `weights`: which input of `second` the softmax feeds. `guard`: what decides from the mask alone that a row has no
+    key, as ONNX's Attention does; several attentions may share it.
     """
 
     first: ir.Node
     second: ir.Node
     weights: int
     between: frozenset[ir.Node]
+    guard: frozenset[ir.Node] = frozenset()
 
     @property
     def nodes(self) -> frozenset[ir.Node]:
@@ -75,8 +77,20 @@ def _behind(second: ir.Node, index: int, value: ir.Value, free: Callable[[ir.Nod
     for first in products:
         between = frozenset(_between(first, cone))
         if has_softmax(between):
-            return Core(first, second, index, between)
+            return Core(first, second, index, between, frozenset(_guard(between)))
     return None
+
+
+def _guard(between: frozenset[ir.Node]) -> Iterator[ir.Node]:
+    """Comparisons of a greatest value that choose between weights and 0, and their reductions."""
+    for node in between:
+        test = node.inputs[0].producer() if node.op_type == "Where" and node.inputs[0] is not None else None
+        if test is None or test.op_type != "Equal" or test in between:
+            continue
+        peak = next((p for v in test.inputs if v is not None and (p := v.producer()) is not None
+                     and p.op_type == "ReduceMax"), None)
+        if peak is not None:
+            yield from (test, peak)
 
 
 def _between(first: ir.Node, cone: set[ir.Node]) -> set[ir.Node]:

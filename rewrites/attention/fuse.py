@@ -3,6 +3,7 @@
 Cases: a softmax over the keys between two matrix products, as an operator or spelled out, with any pointwise
 modifier of the scores between: scale, additive masks, Where, masks computed from positions, soft caps, NaN guards.
 Views of queries, keys, values and result become index maps, heads that are repeated for grouped queries included.
+Operators that are attention by themselves are taken apart first where that leads to one (`operators`).
 Refused, with a reason each: scores or weights that are read elsewhere, several products in the scores, reductions
 other than the softmax's, operands that are not float32, depths that are symbolic or above 256, and what ONNX Runtime
 does as fast.
@@ -10,27 +11,23 @@ does as fast.
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx_ir as ir
 
 from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach, all_graphs
-from tilegraph.ops.lower import domain_of
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import Pass, PassContext, PassResult
 from tilegraph.rewrites.attention.density import density
 from tilegraph.rewrites.attention.extend import Candidate, Extender
 from tilegraph.rewrites.attention.find import Core, cores
+from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
 from tilegraph.rewrites.fusion.composite import make_composite
 
 STAGE = "attention"
-
-# Operators that are attention by themselves: ONNX Runtime has kernels for them.
-_OPERATORS = frozenset({("", "Attention"), ("", "FlexAttention"), ("ai.onnx.preview", "FlexAttention"),
-                        *(("com.microsoft", name) for name in (
-                            "Attention", "MultiHeadAttention", "GroupQueryAttention", "QAttention",
-                            "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention", "SparseAttention"))})
 
 
 class AttentionFusion(Pass):
@@ -45,12 +42,12 @@ class AttentionFusion(Pass):
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
         if self.offload == "none":
             return PassResult(False)
+        modified = take_winners(model, STAGE, context, self._fuse)
+        return PassResult(self._fuse(model, context) or modified)
+
+    def _fuse(self, model: ir.Model, context: PassContext) -> bool:
         modified = False
         for graph in list(all_graphs(model.graph)):
-            for node in graph:
-                if (domain_of(node), node.op_type) in _OPERATORS:
-                    reason = f"the operator {node.op_type} is not taken apart"
-                    context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type, kind="", density=None)
             if next(cores(GraphView(graph), lambda n: True), None) is None:
                 continue
             counting = introduce(graph)
@@ -59,14 +56,15 @@ class AttentionFusion(Pass):
                 call = make_composite(model, graph, candidate.nodes, [candidate.output], candidate.clones, "Attention")
                 context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                          op=call.op_type, kind=kind_of_mask(candidate.space), density=share,
-                                         nodes=[n.name for n in candidate.nodes])
+                                         nodes=[n.name for n in candidate.nodes],
+                                         **_operator(candidate.owner))
                 modified = True
             if found:
                 _drop_unread(graph, {node for candidate, _ in found for node in candidate.clones})
             put_back(graph, counting)
             if found:
                 graph.sort()
-        return PassResult(modified)
+        return modified
 
     def _attentions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[tuple[Candidate, float]]:
         view = GraphView(graph)
@@ -79,7 +77,8 @@ class AttentionFusion(Pass):
             try:
                 if core.nodes & taken:
                     raise Decline("part of it belongs to another attention")
-                candidate = Extender(core, view, opsets, lambda n: n not in taken, pinned, reach.is_convex).run()
+                candidate = Extender(core, view, opsets, partial(_is_free, taken, owner_of(core.first)), pinned,
+                                     reach.is_convex).run()
                 share = density(candidate.lowered, candidate.space)
                 cost = price(candidate, share, self.cost_model)
                 if self.offload == "auto" and not cost.wins:
@@ -97,7 +96,16 @@ class AttentionFusion(Pass):
     def _refuse(self, context: PassContext, core: Core, reason: Decline) -> None:
         where = f" (at {reason.node})" if reason.node and reason.node not in reason.reason else ""
         context.diagnostics.refused(STAGE, core.second.name or "", reason.reason + where, op=core.second.op_type,
-                                    kind="", density=None)
+                                    kind="", density=None, **_operator(owner_of(core.first)))
+
+
+def _is_free(taken: set[ir.Node], owner: Owner | None, node: ir.Node) -> bool:
+    """Whether an attention may take the node: what an operator became belongs to that operator's attention."""
+    return node not in taken and owner_of(node) in (None, owner)
+
+
+def _operator(owner: Owner | None) -> dict[str, str]:
+    return {} if owner is None else {"operator": owner.name}
 
 
 def _drop_unread(graph: ir.Graph, clones: set[ir.Node]) -> None:

@@ -15,6 +15,7 @@ from tilegraph.ops.space import Apply, Inst, Load, Place, insts
 from tilegraph.rewrites.attention.density import Density
 from tilegraph.rewrites.attention.extend import Candidate
 from tilegraph.rewrites.attention.find import is_product
+from tilegraph.rewrites.attention.operators import owner_of
 from tilegraph.spec.dims import Dim
 
 _MIN_RATIO = 1.05
@@ -27,6 +28,9 @@ _EXPONENTIAL_NS = 0.22  # per score, in the kernel: exponential, maximum, sum
 _INSTRUCTION_NS = 0.02  # per score and vector instruction of the modifier
 _PACK_NS = 0.15  # per element of a key
 _ROW_NS = 15.0  # for each row of each block of keys: maximum, sum and rescaling across a vector
+# Operators of attention in ONNX Runtime: share of the products that they compute, and ns per score.
+_OPERATORS = {"Attention": (1.0, 0.55), "MultiHeadAttention": (1.0, 0.2), "GroupQueryAttention": (0.75, 0.55)}
+_MASKED_NS = 0.5  # per score, where a mask or positions hide some
 _NODE_US = 5.0  # starting the kernel, and the session's part of it
 _GROUP, _PANEL = 8, 32  # rows and keys that the kernel computes at a time
 _SMALL = 8  # fewer queries: the kernel packs keys that it uses too little
@@ -58,8 +62,10 @@ def price(candidate: Candidate, density: Density | None, model: CostModel) -> At
     flops = 2.0 * batch * rows * keys * (space.depth + space.width)
     elements = float(batch * rows * keys)
     runtime = 2 * model.node_us("MatMul", 0, 0) + flops / _FLOPS_PER_US
+    if candidate.owner is not None:
+        runtime = _operator_us(candidate, flops, elements, model)
     for node in candidate.nodes:
-        if node not in candidate.clones and not is_product(node):
+        if node not in candidate.clones and not is_product(node) and owner_of(node) is None:
             runtime += _runtime_us(node, model)
     padded = (-(-rows // _GROUP) * _GROUP * -(-keys // _PANEL) * _PANEL) / max(rows * keys, 1)
     share = 1.0 if density is None else density.blocks
@@ -75,6 +81,15 @@ def price(candidate: Candidate, density: Density | None, model: CostModel) -> At
     elif known is None and space.i.extent != space.j.extent:
         obstacle = f"the number of queries ({space.i.extent}) may be 1 in a run: packing the keys would not pay"
     return AttentionCost(runtime, kernel, obstacle)
+
+
+def _operator_us(candidate: Candidate, flops: float, elements: float, model: CostModel) -> float:
+    """The operator that the attention was written as, in ONNX Runtime: its kernel computes every score."""
+    assert candidate.owner is not None
+    masked = any(_reads(inst, candidate.space) for inst in insts(candidate.space.x))
+    share, per_score = _OPERATORS[candidate.owner.op]
+    return model.node_us("MatMul", 0, 0) + share * flops / _FLOPS_PER_US + elements * (
+        per_score + masked * _MASKED_NS) / 1e3
 
 
 def _runtime_us(node: ir.Node, model: CostModel) -> float:

@@ -8,6 +8,7 @@ from tilegraph.codegen import isa
 from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
+from tilegraph.rewrites.attention.operators import FlexBodies
 from tilegraph.rewrites.fusion import RegionFusion
 from tilegraph.rewrites.gemm import GemmFusion
 from tilegraph.rewrites.normalise import NORMALISE
@@ -15,7 +16,7 @@ from tilegraph.targets.base import Target
 
 
 def _passes(offload: str) -> Sequence[Pass]:
-    return (*NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload), RegionFusion(offload))
+    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload), RegionFusion(offload))
 
 
 def _isa(mcpu: str | None) -> isa.Isa:

@@ -95,7 +95,7 @@ class _Attention(Puller[AttentionSpace]):
         self.column, self.query = j, i
         left = self.pull(prim.left, (*project(at[:-2], prim.left.shape[:-2]), at[-2], _at(j)))
         v = self._inner(prim.right, (*project(at[:-2], prim.right.shape[:-2]), _at(j), at[-1]), "the values")
-        x, guarded = _softmax(left)
+        x, guarded, hides = _softmax(left)
         if len(self.dots) != 1:
             raise Decline("no matrix product makes the scores" if not self.dots else
                           "the scores are made of more than one matrix product")
@@ -107,7 +107,7 @@ class _Attention(Puller[AttentionSpace]):
         q = self._inner(first.left, (*project(place[:-2], first.left.shape[:-2]), place[-2], _at(d)), "the queries")
         k = self._inner(first.right, (*project(place[:-2], first.right.shape[:-2]), _at(d), place[-1]), "the keys")
         space = AttentionSpace(batch, i, j, d, e, q, k, v, x, depth_d, width, guarded,
-                               flat_address(self.index, self.root.shape))
+                               flat_address(self.index, self.root.shape), hides)
         _check(space)
         return space
 
@@ -165,13 +165,16 @@ def operator(inst: Inst) -> str:
     return inst.point.key.partition("<")[0] if isinstance(inst, Apply) else ""
 
 
-def _softmax(weights: Inst) -> tuple[Inst, bool]:
-    """(x, whether NaN weights become 0) of a softmax over the column loop."""
-    guarded = False
+def _softmax(weights: Inst) -> tuple[Inst, bool, Inst | None]:
+    """(x, whether NaN weights become 0, the term that hides whole rows) of a softmax over the column loop."""
+    guarded, hides = False, None
     if operator(weights) == "Where":
         condition, zero, rest = weights.args
         if operator(condition) == "IsNaN" and condition.args[0] is rest and _is_zero(zero):
             weights, guarded = rest, True
+        elif operator(condition) == "Equal" and _is_zero(zero):
+            hides = _greatest_is_lowest(condition)
+            weights = rest
     found = _quotient(weights)
     if found is None:
         raise Decline("the weights of the second matrix product are not a softmax over its keys")
@@ -186,7 +189,23 @@ def _softmax(weights: Inst) -> tuple[Inst, bool]:
         raise Decline("the softmax subtracts something other than the maximum of the row")
     if any(isinstance(inst, Fold) for inst in insts(x)):
         raise Decline("the scores are changed by a reduction before the softmax")
-    return x, guarded
+    if hides is not None and not _is_term(hides, x):
+        raise Decline("rows are given up by something other than a term of their scores")
+    return x, guarded, hides
+
+
+def _greatest_is_lowest(condition: Inst) -> Inst:
+    """b of a comparison of its greatest value over the keys with minus infinity."""
+    for peak, low in (condition.args, condition.args[::-1]):
+        if isinstance(peak, Fold) and peak.kind in ("max", "peak") and isinstance(low, Literal) \
+                and low.value == float("-inf"):
+            return peak.operand
+    raise Decline("the weights of the second matrix product are not a softmax over its keys")
+
+
+def _is_term(part: Inst, x: Inst) -> bool:
+    """Whether x is minus infinity or NaN wherever `part` is minus infinity: x is a sum that it is added to."""
+    return part is x or (operator(x) == "Add" and any(_is_term(part, one) for one in x.args))
 
 
 def _is_zero(inst: Inst) -> bool:

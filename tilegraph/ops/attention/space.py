@@ -19,6 +19,7 @@ class AttentionSpace:
 
     `q` is evaluated at (batch, i, d), `k` at (batch, j, d), `v` at (batch, j, e), and `x` at (batch, i, j) with a
     `Score` leaf. `depth` and `width` are the extents of d and e. `guarded`: weights that are NaN count as 0.
+    `hides`: a term of x; where it is minus infinity for all keys of a row, the row's weights are 0.
     `address`: where element (batch, i, e) of the output lies.
     """
 
@@ -35,3 +36,4 @@ class AttentionSpace:
     width: int
     guarded: bool
     address: Ix
+    hides: Inst | None = None
