@@ -1,0 +1,161 @@
+"""What the layout planner decides about: windows with their epilogues, and single nodes, that have a blocked form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from tilegraph.graph import GraphView
+from tilegraph.ops.conv import ConvSpace, lower_conv, plan_conv
+from tilegraph.ops.conv.form import blocked_shape
+from tilegraph.ops.lower import domain_of, kind_of
+from tilegraph.ops.lower.base import constant_of
+from tilegraph.ops.prims import Decline
+from tilegraph.rewrites.conv.write import CONVS, POOLS, Array, BlockedWriter, reads_plain
+
+_MAX_EPILOGUE = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Nodes that get one layout, in order; all but the last are read inside only.
+
+    `reads`: values that it reads in its layout. `outputs`: what it makes. `space`: of a window with its epilogue; None
+    for a single node that computes on blocked tensors.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    reads: tuple[ir.Value, ...]
+    space: ConvSpace | None = None
+
+    @property
+    def outputs(self) -> tuple[ir.Value, ...]:
+        return tuple(v for v in self.nodes[-1].outputs if v.name)
+
+    @property
+    def is_window(self) -> bool:
+        return self.space is not None
+
+
+def is_window(node: ir.Node) -> bool:
+    return domain_of(node) == "" and (node.op_type in CONVS or node.op_type in POOLS)
+
+
+def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[list[Unit], dict[ir.Node, str]]:
+    """All units of a graph, and why the other nodes have no blocked form. Windows take the longest epilogue that
+    their kernel can compute; a node belongs to one unit."""
+    taken: set[ir.Node] = set()
+    units: list[Unit] = []
+    refusals: dict[ir.Node, str] = {}
+    for node in view.nodes:
+        if is_window(node):
+            try:
+                unit = _window(node, view, opsets, lanes, taken)
+            except (Decline, ValueError) as reason:
+                refusals[node] = str(getattr(reason, "reason", reason))
+                continue
+            taken.update(unit.nodes)
+            units.append(unit)
+    for node in view.nodes:
+        if node in taken or node in refusals:
+            continue
+        try:
+            writer = trial([node], lanes)
+        except (Decline, ValueError) as reason:
+            refusals[node] = str(getattr(reason, "reason", reason))
+            continue
+        units.append(Unit((node,), tuple(writer.source.reads)))
+    return sorted(units, key=lambda u: view.order[u.nodes[-1]]), refusals
+
+
+def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit:
+    best = _examine((node,), opsets, lanes)
+    ends = _followers(node, view, taken)
+    for count in range(len(ends)):
+        nodes = _between(node, ends[count], {node, *ends}, view)
+        if nodes is None:
+            continue
+        try:
+            best = _examine(nodes, opsets, lanes)
+        except Decline:
+            continue
+    return best
+
+
+def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int], lanes: int) -> Unit:
+    writer = trial(nodes, lanes)
+    lowered = lower_conv(writer.nodes, [writer.blocked[nodes[-1].outputs[0]]], opsets)
+    return Unit(nodes, tuple(writer.source.reads), plan_conv(lowered))
+
+
+def _followers(window: ir.Node, view: GraphView, taken: set[ir.Node]) -> list[ir.Node]:
+    """Pointwise nodes that the window reaches through such nodes alone, in order."""
+    found: set[ir.Node] = set()
+    stack = [window]
+    while stack and len(found) < _MAX_EPILOGUE:
+        for node in view.consumers(stack.pop()):
+            if kind_of(node) == "pointwise" and node not in found and node not in taken and len(node.outputs) == 1:
+                found.add(node)
+                stack.append(node)
+    return sorted(found, key=view.order.__getitem__)
+
+
+def _between(window: ir.Node, end: ir.Node, allowed: set[ir.Node], view: GraphView) -> tuple[ir.Node, ...] | None:
+    """The nodes on the ways from the window to `end`, or None if another node reads what they make."""
+    inside: set[ir.Node] = {end}
+    stack = [end]
+    while stack:
+        for node in view.producers(stack.pop()):
+            if node in allowed and node not in inside:
+                inside.add(node)
+                stack.append(node)
+    for node in inside - {end}:
+        for value in node.outputs:
+            if value in view.outputs or any(user not in inside for user in view.users(value)):
+                return None
+    return tuple(sorted(inside, key=view.order.__getitem__))
+
+
+@dataclass
+class Twins:
+    """Operands for a writer whose nodes are dropped again: copies, so that the graph sees no new uses."""
+
+    lanes: int
+    reads: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    others: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def blocked(self, value: ir.Value) -> ir.Value:
+        if value not in self.reads:
+            assert value.shape is not None
+            if constant_of(value) is not None:
+                raise Decline(f"the constant {value.name} is used as an image")
+            self.reads[value] = ir.Value(name=value.name, shape=blocked_shape(value.shape, self.lanes), type=value.type)
+        return self.reads[value]
+
+    def plain(self, value: ir.Value) -> ir.Value:
+        if value not in self.others:
+            array = constant_of(value)
+            self.others[value] = ir.Value(name=value.name, shape=value.shape, type=value.type,
+                                          const_value=None if array is None else ir.tensor(array))
+        return self.others[value]
+
+    def constant(self, name: str, array: Array) -> ir.Value:
+        tensor = ir.tensor(array)
+        return ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+
+
+class _Trial(BlockedWriter):
+    source: Twins
+
+
+def trial(nodes: Sequence[ir.Node], lanes: int) -> _Trial:
+    """The blocked form of `nodes` on copies of their operands; `Decline` with the reason if there is none."""
+    writer = _Trial(Twins(lanes), lanes)
+    for node in nodes:
+        writer.write(node)
+    return writer
+
+
+__all__ = ["Twins", "Unit", "find_units", "is_window", "reads_plain", "trial"]

@@ -1,0 +1,181 @@
+"""The pass that keeps whole convolution trunks in blocked layout.
+
+Every unit (a window with its epilogue, or a single node that has a blocked form) gets a layout so that the estimated
+time of the whole graph, conversions included, is least (`assign`). Units that got the blocked one are written anew:
+windows become composites of kind Conv that read and write blocked tensors, other nodes compute on blocked tensors, and
+values that both sides read are converted once. Refused, with a reason each: nodes that have no blocked form, and units
+that the assignment leaves where they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from tilegraph.graph import GraphView
+from tilegraph.ops.conv import lower_conv, plan_conv
+from tilegraph.ops.conv.form import Views, block, unblock
+from tilegraph.ops.lower import lower_region
+from tilegraph.ops.prims import Decline
+from tilegraph.ops.region import plan as plan_region
+from tilegraph.passes import PassContext
+from tilegraph.rewrites.algebra.constants import Constants
+from tilegraph.rewrites.conv import BlockedWriter, Unit, find_units
+from tilegraph.rewrites.conv.write import Array
+from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
+from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.fusion.legal import size_bytes
+from tilegraph.rewrites.layout.assign import Assignment, assign
+from tilegraph.rewrites.layout.problem import Problem, pose
+from tilegraph.rewrites.normalise.edit import replace
+
+STAGE = "layout"
+_MIN_RATIO = 1.03  # what the whole graph must gain: estimates are no better
+
+
+class LayoutPlanning(CompositePass):
+    """`lanes`: channels of a block, those of a vector register of the target."""
+
+    name = "plan-layouts"
+
+    def __init__(self, offload: str = "auto", lanes: int = 16) -> None:
+        super().__init__(offload)
+        self.lanes = lanes
+
+    def fuse(self, model: ir.Model, context: PassContext) -> bool:
+        view, opsets = GraphView(model.graph), opsets_of(model)
+        units, refusals = find_units(view, opsets, self.lanes)
+        for node, reason in refusals.items():
+            context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
+        if not any(unit.is_window for unit in units):
+            return False
+        problem = pose(units, view, self.lanes, force=self.offload == "all")
+        found = assign(problem.choices, problem.values)
+        if found.plain_us is not None and found.plain_us < _MIN_RATIO * found.us:
+            found = Assignment(frozenset(), found.plain_us, found.plain_us, ())
+        self._report(units, problem, found, context)
+        if not found.blocked:
+            return False
+        _Rewriting(model, self.lanes, opsets, context).apply([u for u in units if u in found.blocked])
+        return True
+
+    def _report(self, units: list[Unit], problem: Problem, found: Assignment[Unit], context: PassContext) -> None:
+        for unit in units:
+            if unit not in found.blocked:
+                choice = problem.choices[unit]
+                context.diagnostics.refused(
+                    STAGE, unit.nodes[0].name or "", f"stays in plain layout: {choice.plain_us or 0:.1f} µs there, "
+                    f"{choice.blocked_us or 0:.1f} in blocks and conversions beside that", op=unit.nodes[0].op_type)
+        for conversion in found.conversions:
+            value = problem.by_name[conversion.value]
+            readers = Counter(user.op_type for user, _ in value.uses())
+            made = value.producer()
+            context.diagnostics.took(
+                STAGE, conversion.value, f"{'into' if conversion.blocks else 'out of'} blocks of {self.lanes} channels",
+                op="conversion", bytes=size_bytes(value), us=round(conversion.us, 2), into_blocks=conversion.blocks,
+                producer="graph input" if made is None else made.op_type, readers=dict(readers))
+
+
+@dataclass
+class _Rewriting:
+    """Takes blocked operands from what was written before, or converts plain ones."""
+
+    model: ir.Model
+    lanes: int
+    opsets: dict[str, int]
+    context: PassContext
+    map: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    conversions: list[Views] = field(default_factory=list)
+    windows: list[tuple[list[ir.Node], ir.Value]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.constants = Constants(self.model, self.context)
+        self._made: dict[tuple[str, bytes, tuple[int, ...]], ir.Value] = {}
+
+    # -- the writer's source ------------------------------------------------------------------------------------------
+
+    def blocked(self, value: ir.Value) -> ir.Value:
+        if value not in self.map:
+            views = block(value, self.lanes, f"{value.name}_to_blocks")
+            self._convert(views)
+            self.map[value] = views.value
+        return self.map[value]
+
+    def plain(self, value: ir.Value) -> ir.Value:
+        return value
+
+    def constant(self, name: str, array: Array) -> ir.Value:
+        key = str(array.dtype), array.tobytes(), array.shape
+        if key not in self._made:
+            dtype = ir.DataType.from_numpy(array.dtype)
+            self._made[key] = self.constants.make(name, array, dtype)
+        return self._made[key]
+
+    # -- the graph ----------------------------------------------------------------------------------------------------
+
+    def apply(self, units: list[Unit]) -> None:
+        """`units`: those to be blocked, in topological order of their ends."""
+        graph = self.model.graph
+        old = [node for unit in units for node in unit.nodes]
+        for unit in units:
+            writer = BlockedWriter(self, self.lanes)
+            for node in unit.nodes:
+                writer.write(node)
+            self._name(writer.nodes)
+            graph.extend(writer.nodes)
+            self.map.update({v: writer.blocked[v] for v in unit.outputs})
+            if unit.is_window:
+                self.windows.append((writer.nodes, writer.blocked[unit.outputs[0]]))
+        self._hand_over(units, set(old))
+        graph.remove(list(reversed(old)), safe=True)
+        graph.sort()
+        for nodes, output in self.windows:
+            plan_conv(lower_conv(nodes, [output], self.opsets))  # as found: what was examined is what is written
+            call = make_composite(self.model, graph, nodes, [output], kind="Conv")
+            kinds = [n.op_type for n in nodes if n.op_type not in ("Constant", "Transpose", "Reshape", "Slice", "Pad")]
+            self.context.diagnostics.took(STAGE, call.name or "", f"{len(kinds)} nodes in one kernel", op=call.op_type,
+                                          ops=kinds)
+        for views in self.conversions:
+            self._compose(views)
+        graph.sort()
+
+    def _name(self, nodes: list[ir.Node]) -> None:
+        for node in nodes:
+            node.name = self.constants.names.node(node.name or node.op_type)
+            for value in node.outputs:
+                value.name = self.constants.names.value(value.name or node.name)
+
+    def _hand_over(self, units: list[Unit], old: set[ir.Node]) -> None:
+        """Plain copies for those who still read what blocked units make."""
+        for unit in units:
+            for value in unit.outputs:
+                outside = [(user, index) for user, index in value.uses() if user not in old]
+                if not outside and not value.is_graph_output():
+                    continue
+                assert value.shape is not None
+                channels = value.shape[1]
+                assert isinstance(channels, int)
+                views = unblock(self.map[value], channels, f"{value.name}_from_blocks")
+                self._convert(views)
+                for user, index in list(value.uses()):
+                    if user in old:
+                        user.replace_input_with(index, None)  # it goes anyway
+                replace(value, views.value, self.model.graph)
+
+    def _convert(self, views: Views) -> None:
+        self._name(list(views.nodes))
+        self.model.graph.extend(views.nodes)
+        self.conversions.append(views)
+
+    def _compose(self, views: Views) -> None:
+        """One kernel for a conversion, where the row kernel can be it; otherwise its nodes stay."""
+        nodes = list(views.nodes)
+        try:
+            plan_region(lower_region(nodes, [views.value], self.opsets))
+        except Decline as reason:
+            self.context.diagnostics.refused(STAGE, views.value.name or "", f"its conversion is no kernel: "
+                                             f"{reason.reason}", op="conversion")
+            return
+        make_composite(self.model, self.model.graph, nodes, [views.value])

@@ -1,0 +1,114 @@
+"""The graph as the planner's problem: what each unit costs under each layout, and what each value costs to convert.
+
+"Plain" is what happens without the planner: ONNX Runtime, which has a blocked layout of its own between convolutions.
+Its conversions are priced too. Those that happen whatever the neighbours choose belong to the unit; those that
+happen only at the border of our layout are added to the conversion there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tilegraph.cost import CostModel, estimate
+from tilegraph.cost import conv as cost
+from tilegraph.graph import GraphView
+from tilegraph.rewrites.conv.units import Unit, is_window
+from tilegraph.rewrites.conv.write import reads_plain
+from tilegraph.rewrites.fusion.blocked import free_in_runtime, is_blocked
+from tilegraph.rewrites.fusion.legal import elements, size_bytes
+from tilegraph.rewrites.layout.assign import Choice, Moved
+from tilegraph.spec.dims import Dim
+
+_FREE_BLOCKED = frozenset({"Resize"})  # views: what reads them moves the bytes
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Units with their choices, and the values between them by name."""
+
+    choices: dict[Unit, Choice]
+    values: list[Moved[Unit]]
+    by_name: dict[str, ir.Value]
+
+
+def pose(units: Sequence[Unit], view: GraphView, lanes: int, *, force: bool = False) -> Problem:
+    """`force`: every window that can be blocked must be."""
+    owner = {node: unit for unit in units for node in unit.nodes}
+    model = CostModel()
+    choices: dict[Unit, Choice] = {}
+    for unit in units:
+        plain = None if force and unit.is_window else _plain_us(unit, view, model)
+        choices[unit] = Choice(_blocked_us(unit, lanes), plain)
+    values = dict.fromkeys(v for unit in units for v in (*unit.reads, *unit.outputs))
+    return Problem(choices, [_moved(v, owner, view, lanes) for v in values], {v.name or "": v for v in values})
+
+
+def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: int) -> Moved[Unit]:
+    producer = value.producer()
+    made = None if producer is None else owner.get(producer)
+    users = view.users(value)
+    readers = [owner[u] for u in users if u in owner and value in owner[u].reads]
+    plain = value in view.outputs or any(u not in owner or value not in owner[u].reads for u in users)
+    size = size_bytes(value)
+    assert value.shape is not None
+    channels = value.shape[1]
+    convert = cost.convert_us(size, isinstance(channels, int) and channels % lanes == 0)
+    kept = is_blocked(value)
+    windows = any(is_window(u) and not reads_plain(u) for u in users)
+    # ONNX Runtime brings its own value into plain layout for us, if it would not have done so anyway.
+    leaves = kept and not _leaves(value, view)
+    return Moved(value.name or "", made, tuple(dict.fromkeys(readers)), plain,
+                 block_us=convert + (cost.reorder_us(size) if leaves else 0.0),
+                 unblock_us=convert + (cost.reorder_us(size) if kept and windows else 0.0))
+
+
+def _leaves(value: ir.Value, view: GraphView) -> bool:
+    """Whether ONNX Runtime alone makes a plain copy of its blocked `value`."""
+    return value in view.outputs or any(not is_window(u) and not is_blocked(u.outputs[0]) for u in view.users(value))
+
+
+def _plain_us(unit: Unit, view: GraphView, model: CostModel) -> float:
+    """In ONNX Runtime, with the conversions of its own that do not depend on the neighbours."""
+    total = 0.0
+    for node in unit.nodes:
+        if is_window(node):
+            assert unit.space is not None
+            total += cost.runtime_us(work_of(unit))
+        elif not free_in_runtime(node, view):
+            moved = sum(size_bytes(v) for v in (*node.inputs, *node.outputs) if v is not None)
+            total += model.node_us(node.op_type, max(elements(v) for v in node.outputs), moved)
+    for node in unit.nodes:
+        for value in node.outputs:
+            if is_blocked(value) and view.users(value) and _leaves(value, view):
+                total += cost.reorder_us(size_bytes(value))
+        source = node.inputs[0]
+        if is_window(node) and source is not None and not reads_plain(node) and not is_blocked(source):
+            readers = sum(is_window(u) for u in view.users(source))
+            total += cost.reorder_us(size_bytes(source)) / max(readers, 1)
+    return total
+
+
+def _blocked_us(unit: Unit, lanes: int) -> float:
+    """In our kernels. Single nodes are priced as a sweep; region fusion makes that an upper bound."""
+    if unit.space is not None:
+        extra = sum(size_bytes(v) for v in unit.reads[1:])
+        return cost.kernel_us(work_of(unit)) + cost.pass_us(extra)
+    node = unit.nodes[-1]
+    if node.op_type in _FREE_BLOCKED:
+        return cost.pass_us(sum(map(size_bytes, node.outputs)))
+    return cost.pass_us(sum(size_bytes(v) for v in (*unit.reads, *node.outputs)))
+
+
+def work_of(unit: Unit) -> cost.Work:
+    """What the window of a unit has to do; symbolic extents count as `cost.estimate` assumes."""
+    space = unit.space
+    assert space is not None
+    results = estimate(Dim.product(a.out for a in space.axes) * space.n)
+    sizes = estimate(Dim.product(a.size for a in space.axes) * space.n)
+    taps = estimate(Dim.product(a.kernel for a in space.axes))
+    channels = space.depth * space.groups if space.kind == "conv" else space.filters
+    return cost.Work(space.kind, space.lanes, space.depth, space.filters, taps, results, 4 * sizes * channels,
+                     4 * results * space.filters, plain=not space.blocked)

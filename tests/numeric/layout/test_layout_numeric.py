@@ -1,0 +1,179 @@
+"""Blocked graphs give the original's answers in plain ONNX Runtime: the bodies of composites are standard ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from models import builders
+from models.builders.graph import Graph
+from models.inputs import inputs_for
+from tilegraph.io import load
+from tilegraph.passes import PassContext, Pipeline
+from tilegraph.rewrites.algebra import ALGEBRA
+from tilegraph.rewrites.layout.plan import LayoutPlanning
+from tilegraph.rewrites.normalise import NORMALISE
+
+Array = npt.NDArray[Any]
+
+
+def _run(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def blocked(model: onnx.ModelProto, lanes: int, offload: str = "all") -> tuple[ir.Model, PassContext]:
+    """Normalised, and every window that has a blocked form in it."""
+    rewritten = load(model)
+    context = PassContext()
+    Pipeline((*NORMALISE, *ALGEBRA, LayoutPlanning(offload, lanes))).run(rewritten, context)
+    return rewritten, context
+
+
+def check(model: onnx.ModelProto, lanes: int = 16, dims: dict[str, int] | None = None, windows: int = 1) -> ir.Model:
+    """Same answers as float32 reassociation allows, and at least `windows` composites."""
+    rewritten, _ = blocked(model, lanes)
+    assert sum(n.op_type.startswith("Conv_") for n in rewritten.graph) >= windows
+    assert not any(n.op_type in ("Conv", "MaxPool") and n.domain == "" for n in rewritten.graph)
+    proto = ir.to_proto(rewritten)
+    onnx.checker.check_model(proto, full_check=True)
+    for seed in (0, 1):
+        feeds = inputs_for(model, dims=dims, seed=seed)
+        for ours, theirs in zip(_run(proto, feeds), _run(model, feeds), strict=True):
+            assert ours.shape == theirs.shape
+            assert theirs.std() > 1e-3
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * float(np.abs(theirs).max()))
+    return rewritten
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ["resnet50", "mobilenetv2", "vgg19", "yolo_n"])
+def test_built_networks(name: str, dynamic: bool, lanes: int) -> None:
+    dims = dict(builders.builder(name).example) if dynamic else None
+    check(builders.build(name, size="small", dynamic=dynamic), lanes, dims, windows=8)
+
+
+def _weights(g: Graph, out: int, depth: int, *kernel: int) -> str:
+    return g.weight(f"w{len(g._initializers)}", g.normal(out, depth, *kernel, std=(depth * np.prod(kernel)) ** -0.5))
+
+
+def _net(write: Callable[[Graph, str], str], shape: list[Any], outputs: list[str] | None = None) -> onnx.ModelProto:
+    """x -> a convolution to 17 channels -> `write` -> y, so that lanes are left over on both sides."""
+    g = Graph("net", opset=18)
+    x = g.input("x", shape)
+    spatial = len(shape) - 2
+    bias = g.weight("bias", g.normal(17))
+    x = g.op("Conv", x, _weights(g, 17, shape[1], *[3] * spatial), bias, pads=[1] * 2 * spatial)
+    y = write(g, x)
+    g.output(y, "y", outputs or ["a", "b", "c", "d"][:len(shape)])
+    return g.finish()
+
+
+def _conv(out: int, groups: int = 1, kernel: int = 3, **attributes: Any) -> Callable[[Graph, str], str]:
+    def write(g: Graph, x: str) -> str:
+        return g.op("Conv", x, _weights(g, out, 17 // groups, kernel, kernel), group=groups, **attributes)
+
+    return write
+
+
+CONVS: dict[str, Callable[[Graph, str], str]] = {
+    "one_filter": _conv(1, kernel=1),
+    "strided": _conv(24, strides=[2, 3], pads=[1, 0, 2, 1]),
+    "dilated": _conv(33, dilations=[2, 3], pads=[2, 3, 2, 3]),
+    "same_upper": _conv(8, auto_pad="SAME_UPPER", strides=[2, 2]),
+    "same_lower": _conv(8, auto_pad="SAME_LOWER", kernel=4),
+    "depthwise": _conv(17, groups=17, pads=[1] * 4),
+    "large": _conv(5, kernel=5, pads=[4, 0, 0, 4]),
+}
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("name", CONVS)
+def test_convolutions_with_channels_that_fill_no_blocks(name: str, lanes: int) -> None:
+    check(_net(CONVS[name], [2, 20, 9, 14]), lanes, windows=2)
+    check(_net(CONVS[name], [2, 3, 9, 14]), lanes, windows=2)
+
+
+@pytest.mark.parametrize("name", ["one_filter", "dilated", "depthwise"])
+def test_symbolic_batch_height_and_width(name: str) -> None:
+    check(_net(CONVS[name], ["n", 20, "h", "w"]), dims={"n": 3, "h": 11, "w": 7}, windows=2)
+
+
+def _gate(g: Graph, x: str) -> str:
+    """Squeeze and excite."""
+    s = g.op("GlobalAveragePool", x)
+    s = g.op("Relu", g.op("Conv", s, _weights(g, 5, 17, 1, 1), g.weight("b1", g.normal(5))))
+    s = g.op("HardSigmoid", g.op("Conv", s, _weights(g, 17, 5, 1, 1), g.weight("b2", g.normal(17))), alpha=0.2)
+    return g.op("Mul", x, s)
+
+
+def _norm(g: Graph, x: str) -> str:
+    """Not folded, because something else reads the convolution too."""
+    vectors = [g.weight(n, abs(g.normal(17)) + 0.5) for n in ("scale", "shift", "mean", "var")]
+    y = g.op("Relu", g.op("BatchNormalization", g.op("Relu", x), *vectors, epsilon=1e-3))
+    return g.op("Add", g.op("MaxPool", y, kernel_shape=[3, 3], pads=[1] * 4), x)
+
+
+def _branches(g: Graph, x: str) -> str:
+    y = g.op("Conv", x, _weights(g, 48, 17, 1, 1))
+    parts = g.ops("Split", 2, y, g.const([16, 32]), axis=1)
+    z = g.op("Conv", g.op("Sigmoid", parts[1]), _weights(g, 9, 32, 1, 1))
+    return g.op("Concat", parts[0], g.op("Tanh", parts[1]), z, axis=1)
+
+
+def _by_channel(g: Graph, x: str) -> str:
+    y = g.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    y = g.op("Mul", y, g.weight("scale", g.normal(17, 1, 1)))
+    y = g.op("Clip", g.op("Sub", g.weight("shift", g.normal(1, 17, 1, 1)), y), g.const(-1.0), g.const(2.5))
+    return g.op("Conv", g.op("AveragePool", y, kernel_shape=[2, 2]), _weights(g, 20, 17, 1, 1))
+
+
+def _double(g: Graph, x: str) -> str:
+    y = g.op("Resize", x, "", g.const([1.0, 1.0, 2.0, 3.0]), mode="nearest", nearest_mode="floor",
+             coordinate_transformation_mode="asymmetric")
+    return g.op("Conv", y, _weights(g, 8, 17, 3, 3))
+
+
+def _double_half_pixel(g: Graph, x: str) -> str:
+    y = g.op("Resize", x, "", g.const([1.0, 1.0, 2.0, 3.0]), mode="nearest")
+    return g.op("Conv", y, _weights(g, 8, 17, 3, 3))
+
+
+PIECES = {"gate": _gate, "norm": _norm, "branches": _branches, "by_channel": _by_channel, "double": _double,
+          "double_half_pixel": _double_half_pixel}
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("name", PIECES)
+def test_what_stands_between_convolutions(name: str, lanes: int) -> None:
+    check(_net(PIECES[name], [2, 20, 8, 12]), lanes)
+
+
+def test_one_spatial_dim() -> None:
+    def write(g: Graph, x: str) -> str:
+        y = g.op("Conv", g.op("Relu", x), _weights(g, 30, 17, 5), strides=[2])
+        return g.op("Add", g.op("MaxPool", y, kernel_shape=[3], pads=[1, 1]), y)
+
+    check(_net(write, ["n", 6, "t"]), dims={"n": 2, "t": 50}, windows=2)
+
+
+def test_values_that_are_read_on_both_sides_and_graph_outputs() -> None:
+    g = Graph("net", opset=18)
+    x = g.op("Relu", g.op("Conv", g.input("x", [1, 20, 6, 10]), _weights(g, 17, 20, 3, 3)))
+    y = g.op("Conv", x, _weights(g, 17, 17, 1, 1))
+    z = g.op("Softmax", g.op("Add", y, x), axis=3)
+    g.output(y, "kept", [1, 17, 4, 8])
+    g.output(z, "last", [1, 17, 4, 8])
+    rewritten = check(g.finish(), windows=2)
+    assert [v.name for v in rewritten.graph.outputs] == ["kept", "last"]

@@ -1,0 +1,112 @@
+"""Which nodes have a blocked form, what a window takes with it, and each reason against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.unit.fusion.parse import model
+from tilegraph.graph import GraphView
+from tilegraph.passes import PassContext
+from tilegraph.rewrites.conv import find_units
+from tilegraph.rewrites.fusion.base import opsets_of
+from tilegraph.rewrites.normalise import NORMALISE
+
+
+def weights(name: str, *shape: int) -> str:
+    count = 1
+    for extent in shape:
+        count *= extent
+    numbers = ", ".join(str(k % 7 - 3) for k in range(count))
+    return f"{name} = Constant<value = float[{','.join(map(str, shape))}] {{{numbers}}}>() "
+
+
+W = weights("w", 16, 16, 3, 3)
+V = weights("v", 17, 17, 1, 1)
+
+
+def units(text: str, lanes: int = 16) -> tuple[list[str], Mapping[str, str]]:
+    """The operators of each unit, and operator -> why it is in none."""
+    graph = model(text)
+    for step in NORMALISE:
+        step.run(graph, PassContext())
+    found, refusals = find_units(GraphView(graph.graph), opsets_of(graph), lanes)
+    return ["+".join(n.op_type for n in u.nodes) for u in found], {n.op_type: r for n, r in refusals.items()}
+
+
+def test_a_convolution_takes_activation_gate_and_residual() -> None:
+    found, _ = units(f"(float[1,16,8,8] x) => (float[1,16,6,6] y) {{ {W} a = Conv(x, w) b = Relu(a) c = Conv<pads = "
+                     "[1,1,1,1]>(b, w) s = Sigmoid(c) d = Mul(c, s) y = Add(d, b) }")
+    assert found == ["Conv+Relu", "Conv+Sigmoid+Mul+Add"]
+
+
+def test_the_epilogue_ends_where_something_else_reads() -> None:
+    found, _ = units(f"(float[1,16,8,8] x) => (float[1,16,6,6] y, float[1,16,6,6] z) {{ {W} a = Conv(x, w) "
+                     "y = Relu(a) z = Tanh(y) }")
+    assert found == ["Conv+Relu", "Tanh"]
+    found, _ = units(f"(float[1,16,8,8] x) => (float[1,16,6,6] a, float[1,16,6,6] y) {{ {W} a = Conv(x, w) "
+                     "y = Relu(a) }")
+    assert found == ["Conv", "Relu"]
+
+
+def test_of_two_convolutions_that_are_added_one_takes_the_sum() -> None:
+    found, _ = units(f"(float[1,16,8,8] x) => (float[1,16,6,6] y) {{ {W} {weights('k', 16)} a = Conv(x, w) "
+                     "b = Conv(x, w, k) "
+                     "c = Add(a, b) y = Relu(c) }")
+    assert sorted(found) == ["Conv", "Conv+Add+Relu"]
+
+
+def test_a_scale_by_channel_from_the_graph_joins_an_epilogue() -> None:
+    found, _ = units(f"(float[n,17,h,w0] x) => (float[n,17,h,w0] y) {{ {V} p = GlobalAveragePool(x) s = Conv(p, v) "
+                     "t = Conv(x, v) y = Mul(t, s) }")
+    assert found == ["GlobalAveragePool", "Conv", "Conv+Mul"]
+
+
+@pytest.mark.parametrize(("text", "op", "reason"), [
+    ("(float[1,16,8,8] x, float[16,16,3,3] w) => (float[1,16,6,6] y) { y = Conv(x, w) }", "Conv",
+     "the weights w are not constant"),
+    (f"(float[1,4,8,8,8] x) => (float[1,4,8,8,8] y) {{ {weights('w', 4, 4, 1, 1, 1)} y = Conv(x, w) }}", "Conv",
+     "rank 5"),
+    (f"(float[1,16,8,8] x) => (float[1,16,6,6] y) {{ {weights('w', 16, 4, 3, 3)} y = Conv<group = 4>(x, w) }}", "Conv",
+     "no whole blocks"),
+    ("(float[1,16,8,8] x) => (float[1,16,7,7] y, int64[1,16,7,7] p) { y, p = MaxPool<kernel_shape = [2,2]>(x) }",
+     "MaxPool", "p is"),
+    ("(float16[1,16,8,8] x) => (float16[1,16,8,8] y) { y = Relu(x) }", "Relu", "blocked values are float32"),
+    ("(float[1,c,8,8] x) => (float[1,c,8,8] y) { y = Relu(x) }", "Relu", "the channels are symbolic"),
+    ("(float[1,17,8,8] x) => (float[1,17,8,8] y) { y = Exp(x) }", "Exp", "infinities of lanes that hold nothing"),
+    ("(float[1,16,8,8] x, float[1,1,8,8] m) => (float[1,16,8,8] y) { y = Mul(x, m) }", "Mul",
+     "is broadcast to 16 channels"),
+    ("(float[1,16,8,8] x, float[8,8] m) => (float[1,16,8,8] y) { y = Mul(x, m) }", "Mul",
+     "m [8,8] is broadcast to 16 channels"),
+    (f"(float[1,16,8,8] x) => (float[1,16,8,8] y) {{ {weights('m', 8)} y = Mul(x, m) }}", "Mul",
+     "neither one number nor one a channel"),
+    ("(float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Softmax<axis = 1>(x) }", "Softmax", "Softmax has no blocked"),
+    ("(float[1,8,8,8] x, float[1,16,8,8] z) => (float[1,24,8,8] y) { y = Concat<axis = 1>(x, z) }", "Concat",
+     "a part of 8 channels fills no whole blocks"),
+    ("(float[1,16,8,8] x, float[1,16,8,8] z) => (float[1,16,16,8] y) { y = Concat<axis = 2>(x, z) }", "Concat",
+     "another axis"),
+    ("(float[1,16,8,8] x) => (float[1,16,16,16] y) { s = Constant<value = float[4] {1., 1., 2., 2.}>() "
+     "y = Resize<mode = \"linear\">(x, , s) }", "Resize", "mode linear"),
+    ("(float[1,16,8,8] x) => (float[1,16,12,12] y) { s = Constant<value = float[4] {1., 1., 1.5, 1.5}>() "
+     "y = Resize(x, , s) }", "Resize", "whole factors"),
+    ("(float[1,16,8,8] x) => (float[1,16,16,16] y) { s = Constant<value = float[4] {1., 1., 2., 2.}>() "
+     "y = Resize<coordinate_transformation_mode = \"align_corners\">(x, , s) }", "Resize", "align_corners"),
+])
+def test_each_reason_against(text: str, op: str, reason: str) -> None:
+    found, refusals = units(text)
+    assert reason in refusals[op]
+    assert op not in found
+
+
+def test_near_misses_have_a_blocked_form() -> None:
+    for text in (
+            f"(float[1,64,8,8] x) => (float[1,64,6,6] y) {{ {weights('w', 64, 16, 3, 3)} y = Conv<group = 4>(x, w) }}",
+            "(float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Exp(x) }",
+            "(float[1,17,8,8] x) => (float[1,17,8,8] y) { y = Sigmoid(x) }",
+            "(float[1,16,8,8] x, float[1,16,1,8] m) => (float[1,16,8,8] y) { y = Mul(x, m) }",
+            "(float[1,16,8,8] x, float[1,8,8,8] z) => (float[1,24,8,8] y) { y = Concat<axis = -3>(x, z) }",
+            "(float[1,16,8,8] x) => (float[1,16,16,16] y) { s = Constant<value = float[4] {1., 1., 2., 2.}>() "
+            "y = Resize(x, , s) }"):
+        found, refusals = units(text)
+        assert len(found) == 1, refusals
