@@ -6,6 +6,7 @@ x*0, x-x and x!=x) and cannot bind vectors of bool, and our kernels are already 
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,11 @@ def compile_object(func: Any, *, triple: str, mcpu: str, mattr: list[str]) -> by
         options["mattr"] = mattr
     target = tvm.target.Target(options)
     module = codegen_build(_lower(func, target), target)
+    if hasattr(os, "memfd_create"):
+        # LLVM ends the process where it cannot write, so it writes to memory: a disk may be full.
+        with open(os.memfd_create("kernel.o"), "rb") as file:
+            module.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
+            return file.read()
     with tempfile.TemporaryDirectory(prefix="tilegraph-") as folder:
         path = Path(folder) / "kernel.o"
         module.write_to_file(str(path), "o")
