@@ -1,0 +1,104 @@
+"""Runs that are killed, disks that fill, processes that write the same places at once: never a folder that is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ep.interrupt import ROOT, kill_once, left_behind, write_models
+from tilegraph.compiler import optimize
+
+Known = dict[str, tuple[dict[str, Any], list[Any]]]
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Known:
+    return write_models(tmp_path)
+
+
+def test_killed_at_any_time_the_folder_is_whole_or_absent(tmp_path: Path, known: Known) -> None:
+    left = [kill_once(tmp_path, known, delay) for delay in (0.05, 0.6, 1.3)]
+    assert set(left) <= {"absent", "one", "two"}
+    # The next run cleans up what the killed ones left, and the cache that they filled gives right kernels.
+    for name in ("one", "two"):
+        optimize(tmp_path / f"{name}.onnx", offload="all", cache_dir=tmp_path / "cache").save(tmp_path / "m.tilegraph")
+        assert left_behind(tmp_path, known) == name
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".tilegraph-tmp-")]
+
+
+OPTIMIZE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+from tilegraph.cli import main
+sys.exit(main(["optimize", sys.argv[2], "--offload", "all", "-o", sys.argv[3], "--cache-dir", sys.argv[4]]))
+"""
+
+
+def clean_failure(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert lines[0].startswith("error: ")
+    assert len(lines) <= 3, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("limit", "earlier"), [(0, True), (700, False), (6000, True)])
+def test_files_that_cannot_grow(tmp_path: Path, known: Known, limit: int, earlier: bool) -> None:
+    """A clean error, and what was there before stays. The kernels are in the cache already."""
+    optimize(tmp_path / "two.onnx", offload="all", cache_dir=tmp_path / "cache")
+    if earlier:
+        optimize(tmp_path / "one.onnx", offload="all").save(tmp_path / "m.tilegraph")
+    clean_failure(subprocess.run(
+        [sys.executable, "-c", OPTIMIZE, str(limit), "two.onnx", "m.tilegraph", str(tmp_path / "cache")], cwd=tmp_path,
+        capture_output=True, text=True, check=False))
+    assert left_behind(tmp_path, known) == ("one" if earlier else "absent")
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".tilegraph-tmp-")]
+
+
+@pytest.mark.parametrize("kilobytes", [4, 16, 32])
+def test_a_disk_that_fills(tmp_path: Path, known: Known, kilobytes: int) -> None:
+    """A real file system of a few kilobytes that holds the output, the cache and the temporary files."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    arguments = [sys.executable, "-c", OPTIMIZE, str(1 << 40), str(tmp_path / "two.onnx"), str(disk / "m.tilegraph"),
+                 str(disk / "cache")]
+    script = f"mount -t tmpfs -o size={kilobytes}k none {disk} && mkdir {disk}/tmp && \"$@\"; echo $?; ls -A {disk}"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", *arguments], capture_output=True, text=True,
+                          check=False, env={**os.environ, "TMPDIR": str(disk / "tmp")})
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    code = next(line for line in done.stdout.splitlines() if line.isdigit())
+    left = done.stdout.splitlines()[done.stdout.splitlines().index(code) + 1:]
+    clean_failure(subprocess.CompletedProcess(arguments, int(code), done.stdout, done.stderr))
+    assert set(left) <= {"tmp", "cache"}, left
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tilegraph.compiler import optimize
+place = Path(sys.argv[1])
+sys.stdin.readline()
+for _ in range(3):
+    optimize(place / "two.onnx", offload="all", cache_dir=place / "cache").save(place / "m.tilegraph")
+"""
+
+
+def test_two_processes_and_one_cache(tmp_path: Path, known: Known) -> None:
+    """Both compile the same kernels into the same cache and write the same folder at the same time."""
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, problems = writer.communicate(timeout=120)
+        assert writer.returncode == 0, problems
+    assert left_behind(tmp_path, known) == "two"
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".tilegraph-tmp-")]
