@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/.zoo
 
-.PHONY: setup ep demo test check bench conformance clean
+.PHONY: setup ep demo test check bench conformance soak clean
 
 setup: $(STAMP) ep
 
@@ -39,6 +39,14 @@ bench: setup $(ZOO)
 # Every model there is (see tests/conformance/sweep.py): the best part of an hour.
 conformance: setup $(ZOO)
 	$(BIN)/python -m tests.conformance.sweep
+
+# Threads, sessions and kills for minutes: plain, under the address and the thread sanitizer. tests/ep has short ones.
+SECONDS ?= 60
+soak: setup
+	$(BIN)/python -m tests.ep.soak --seconds $(SECONDS)
+	$(BIN)/python -m tests.ep.soak --seconds $(SECONDS) --sanitize
+	$(BIN)/python -m tests.ep.race --seconds $(SECONDS)
+	$(BIN)/python -m tests.ep.interrupt --count 30
 
 clean:
 	rm -rf build
