@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/.zoo
 
-.PHONY: setup ep demo test check bench conformance soak clean
+.PHONY: setup ep demo test check bench bench-peers conformance soak clean
 
 setup: $(STAMP) ep
 
@@ -35,6 +35,16 @@ check: $(STAMP)
 
 bench: setup $(ZOO)
 	$(BIN)/python -m models.bench
+
+# The same against the best that others make of each model: onnxsim, OpenVINO and PyTorch live in an interpreter of
+# their own, because none of them is needed for anything else. One that cannot be installed is named as absent.
+PEERS := build/venv-peers
+$(PEERS)/.installed: pyproject.toml tools/setup_peers.sh | $(STAMP)
+	PYTHON=$(BIN)/python tools/setup_peers.sh $(PEERS)
+	touch $@
+
+bench-peers: setup $(ZOO) $(PEERS)/.installed
+	$(BIN)/python -m models.bench --peers-python $(PEERS)/bin/python --threads 1 --runs 7 $(BENCH_OPTIONS)
 
 # Every model there is (see tests/conformance/sweep.py): the best part of an hour.
 conformance: setup $(ZOO)

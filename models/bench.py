@@ -1,6 +1,7 @@
 """`make bench`: every chain, real model and built model against ONNX Runtime on the original.
 
     python -m models.bench [--only chains|zoo|built|attention|overhead|compile] [--case NAME] [--threads 1,2] [--runs N]
+                           [--peers installed|none|NAME,...] [--peers-python PYTHON]
                            [--json FILE] [--markdown] [--readme]
 
 Exit code 1 if an answer is wrong or a case failed; a case that is right but slower than required is called short.
@@ -22,7 +23,8 @@ from models import report
 from models.cases import GROUPS, Case, cases
 from models.overhead import Overhead, measure
 from models.pipeline import OUT, Outcome, run_case
-from tilegraph.errors import TilegraphError
+from tilegraph.bench.kinds import KINDS, PYTHON_VARIABLE, find
+from tilegraph.errors import TilegraphError, UsageError
 
 CONSTANTS = (0, 30, 200)
 # The BERT layer: seconds allowed for `optimize` with an empty and with a filled kernel cache.
@@ -37,12 +39,19 @@ def main(arguments: list[str] | None = None) -> int:
     overheads: list[Overhead] = []
     lines: list[str] = []
     failed = False
+    try:
+        found = find(None if options.peers == ["installed"] else options.peers, options.peers_python)
+    except UsageError as error:
+        raise SystemExit(str(error)) from error
+    for one in found:
+        err.print(f"peer {one}", markup=False, soft_wrap=True)
     for case in _chosen(options.only, options.case):
-        outcome = run_case(case, threads=options.threads, runs=options.runs)
+        outcome = run_case(case, threads=options.threads, runs=options.runs, found=found)
         outcomes.append(outcome)
         seconds = f"optimize {outcome.optimize_s:.1f} s, verify {outcome.verify_s:.1f}, time {outcome.bench_s:.1f}"
         err.print(f"{case.group}/{case.name}: {outcome.verdict} ({seconds})"
                   + "".join(f"; {p}" for p in outcome.problems), markup=False, soft_wrap=True)
+    lines += report.peer_lines(found, outcomes)
     if options.only in (None, "overhead") and not options.case:
         for constants in CONSTANTS:
             try:
@@ -64,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.readme:
         README.write_text(report.into_readme(README.read_text(encoding="utf-8"), block), encoding="utf-8")
     if options.json:
-        data = {"cases": [o.to_json() for o in outcomes], "overhead": [o.to_json() for o in overheads],
+        data = {"peers": [str(one) for one in found],
+                "cases": [o.to_json() for o in outcomes], "overhead": [o.to_json() for o in overheads],
                 "lines": lines}
         Path(options.json).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return int(failed or any(o.verdict in ("wrong", "failed") for o in outcomes))
@@ -76,6 +86,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--case", action="append", default=[], help="only this case (may be repeated)")
     parser.add_argument("--threads", type=_threads, default=[1, 2], help="such as 1,2 (the default)")
     parser.add_argument("--runs", type=int, help="rounds (default: 30, fewer for models of more than a second)")
+    parser.add_argument("--peers", type=lambda text: [] if text == "none" else text.split(","), default=["installed"],
+                        help=f"others to compare with: installed (the default), none, or of {', '.join(KINDS)}")
+    parser.add_argument("--peers-python", metavar="PYTHON",
+                        help=f"an interpreter that has peers which this one lacks (default: ${PYTHON_VARIABLE})")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--markdown", action="store_true", help="print the README's table")
     parser.add_argument("--readme", action="store_true", help="write the table into README.md")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.cases import NOT_SLOWER, Case, shapes
-from tilegraph.bench import BenchResult, Peer, bench
+from models.cases import NOT_SLOWER, Case, Feeds, shapes
+from tilegraph.bench import BenchResult, Peer, WorkerDied, bench
+from tilegraph.bench.kinds import Found
 from tilegraph.bench.peers import peer_for
+from tilegraph.bench.rivals import Rival, rivals
+from tilegraph.bench.stats import Interval
 from tilegraph.errors import TilegraphError
 
 OUT = Path(__file__).resolve().parents[1] / "build" / "bench"
+PEERS = OUT.parent / "peers"  # what graph tools made of the models
+FIRST, OURS = 0, 1  # places in a comparison: ONNX Runtime on the original, tilegraph; then the others
 CREATE_SLACK = 1.05  # of ONNX Runtime's creation time: the spread of the median of CREATIONS
 
 
@@ -31,21 +36,35 @@ class Outcome:
     verdict: str = "failed"
     verify_s: float = 0.0
     bench_s: float = 0.0
+    rivals: list[Rival] = field(default_factory=list)  # peers other than ONNX Runtime on the original
+
+    def best_peer(self, threads: int) -> tuple[str, Interval] | None:
+        """The fastest peer, ONNX Runtime on the original included, and its time / ours; None without other peers."""
+        if not self.rivals or threads not in self.benches:
+            return None
+        result = self.benches[threads]
+        best = result.best_but(OURS)
+        return result.models[best].name, result.versus(OURS, best)
 
     def to_json(self) -> dict[str, Any]:
+        best = {t: self.best_peer(t) for t in self.benches}
         return {"name": self.case.name, "group": self.case.group, "must_hold": self.case.must_hold,
                 "inputs": self.inputs, "optimize_s": self.optimize_s, "verify_s": self.verify_s,
                 "bench_s": self.bench_s, "summary": self.summary, "same": self.same,
                 "bench": {str(t): r.to_json() for t, r in self.benches.items()}, "problems": self.problems,
-                "verdict": self.verdict}
+                "verdict": self.verdict, "peers": [r.to_json() for r in self.rivals],
+                "best_peer": {str(t): {"name": b[0], "ratio": b[1].median, "low": b[1].low, "high": b[1].high}
+                              for t, b in best.items() if b}}
 
 
 def run_case(case: Case, *, threads: Sequence[int] = (1,), runs: int | None = None, out: Path = OUT,
-             create: bool = True) -> Outcome:
-    """Never raises for what the case itself does wrong: the outcome carries it."""
+             create: bool = True, found: Sequence[Found] = ()) -> Outcome:
+    """Optimizes, verifies and times one case, against the peers in `found` too.
+
+    Never raises for what the case itself does wrong: the outcome carries it."""
     outcome = Outcome(case)
     try:
-        _run(case, outcome, threads, runs or case.runs, out, create)
+        _run(case, outcome, threads, runs or case.runs, out, create, found)
     except TilegraphError as error:
         outcome.problems.append(str(error))
     except Exception as error:  # a bug in a stage must not hide the other cases
@@ -53,7 +72,8 @@ def run_case(case: Case, *, threads: Sequence[int] = (1,), runs: int | None = No
     return outcome
 
 
-def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: Path, create: bool) -> None:
+def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: Path, create: bool,
+         found: Sequence[Found]) -> None:
     from tilegraph.compiler import optimize
     from tilegraph.verify import verify
 
@@ -80,20 +100,37 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
         outcome.verdict = "wrong"
         return
     start = time.perf_counter()
+    if found:
+        special = case.special(found, PEERS / case.name)
+        outcome.rivals = rivals(original, feeds, found, PEERS, special)
     for count in threads:
-        peers: list[str | Path | Peer] = [Peer("ONNX Runtime", original), peer_for(folder)]
-        outcome.benches[count] = bench(peers, threads=count, runs=runs, inputs=feeds,
-                                       create=create and count == threads[0])
+        _time(outcome, [Peer("ONNX Runtime", original), peer_for(folder)], feeds, count, runs,
+              create and count == threads[0])
     outcome.bench_s = time.perf_counter() - start
     outcome.problems += shortfalls(case, outcome.benches)
     outcome.verdict = "short" if outcome.problems else "pass"
+
+
+def _time(outcome: Outcome, both: Sequence[Peer], feeds: Feeds, threads: int, runs: int, create: bool) -> None:
+    """Times `both` and the rivals that take part. One that crashes is named, and the others are timed without it."""
+    while True:
+        others = [r.peer for r in outcome.rivals if r.peer is not None]
+        try:
+            outcome.benches[threads] = bench([*both, *others], threads=threads, runs=runs, inputs=feeds, create=create)
+            return
+        except WorkerDied as error:
+            failed = [r for r in outcome.rivals if r.peer is not None and r.peer is error.peer]
+            if not failed:
+                raise
+            outcome.rivals = [replace(r, peer=None, reason=f"failed at {threads} thread(s): {error}")
+                              if r in failed else r for r in outcome.rivals]
 
 
 def shortfalls(case: Case, benches: dict[int, BenchResult]) -> list[str]:
     """What the timings miss, one line each; empty when the case passes."""
     missed = []
     for threads, result in benches.items():
-        original, ours = result.models
+        original, ours = result.models[FIRST], result.models[OURS]
         if case.must_hold is not None:
             # The required ratios are stated for one thread.
             if threads == 1 and ours.ratio < case.must_hold:
@@ -101,6 +138,12 @@ def shortfalls(case: Case, benches: dict[int, BenchResult]) -> list[str]:
         elif ours.ratio_high < NOT_SLOWER:
             missed.append(f"slower than ONNX Runtime at {threads} thread(s): {ours.ratio:.2f} "
                           f"[{ours.ratio_low:.2f}, {ours.ratio_high:.2f}]")
+        if case.must_best is not None and threads == 1 and len(result.models) > 2:
+            best = result.best_but(OURS)
+            ratio = result.versus(OURS, best).median
+            if ratio < case.must_best:
+                missed.append(f"{ratio:.2f}x of the best peer ({result.models[best].name}), {case.must_best:g}x is "
+                              "required")
         if case.group != "chains" and ours.create_s > CREATE_SLACK * original.create_s:
             missed.append(f"the session takes {ours.create_s * 1e3:.1f} ms to create, ONNX Runtime's of the original "
                           f"{original.create_s * 1e3:.1f}")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from models.overhead import LIMIT_S, Overhead
-from models.pipeline import Outcome
+from models.pipeline import FIRST, OURS, Outcome
+from tilegraph.bench.kinds import Found
 from tilegraph.bench.table import megabytes, ratio, seconds
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
@@ -18,22 +19,37 @@ def _required(outcome: Outcome) -> str:
     return f"≥ {outcome.case.must_hold:g}" if outcome.case.must_hold is not None else "not slower"
 
 
-def _cells(outcome: Outcome, threads: Sequence[int]) -> list[str]:
-    """One row: name, inputs, ratios, what is required, times, session creation, memory, optimize, verdict."""
-    ratios = [ratio(outcome.benches[t].models[1]) if t in outcome.benches else "-" for t in threads]
+def _best(outcome: Outcome, threads: int) -> str:
+    """The best peer's name, and its time / ours."""
+    best = outcome.best_peer(threads)
+    return f"{best[0]} {best[1].median:.2f} [{best[1].low:.2f}, {best[1].high:.2f}]" if best else "-"
+
+
+def _peers(outcomes: Sequence[Outcome]) -> bool:
+    """Whether there is anything to say about peers other than ONNX Runtime on the original."""
+    return any(o.rivals for o in outcomes)
+
+
+def _cells(outcome: Outcome, threads: Sequence[int], peers: bool) -> list[str]:
+    """One row: name, inputs, ratios, best peers, what is required, times, sessions, memory, optimize, verdict."""
+    ratios = [ratio(outcome.benches[t].models[OURS]) if t in outcome.benches else "-" for t in threads]
     times, create, peak = ["-"] * 3
     if outcome.benches:
-        original, ours = next(iter(outcome.benches.values())).models
+        models = next(iter(outcome.benches.values())).models
+        original, ours = models[FIRST], models[OURS]
         times = f"{seconds(original.median_s)} → {seconds(ours.median_s)}"
         create = f"{seconds(original.create_s)} → {seconds(ours.create_s)}"
         peak = f"{megabytes(original.peak_bytes)} → {megabytes(ours.peak_bytes)}"
     same = {True: "same", False: "differ", None: "-"}[outcome.same]
+    ratios += [_best(outcome, t) for t in threads] if peers else []
     return [outcome.case.name, outcome.inputs, *ratios, _required(outcome), times, create, peak,
             seconds(outcome.optimize_s) if outcome.optimize_s else "-", same, outcome.verdict]
 
 
-def _headings(threads: Sequence[int]) -> list[str]:
-    return ["model", "input", *(f"ratio, {t} thread{'s' if t > 1 else ''}" for t in threads), "required", "time",
+def _headings(threads: Sequence[int], peers: bool) -> list[str]:
+    counts = [f"{t} thread{'s' if t > 1 else ''}" for t in threads]
+    best = [f"best peer, {count}" for count in counts] if peers else []
+    return ["model", "input", *(f"ratio, {count}" for count in counts), *best, "required", "time",
             "session", "peak memory", "optimize", "answers", ""]
 
 
@@ -49,11 +65,13 @@ def header(outcomes: Sequence[Outcome]) -> str:
 def terminal(outcomes: Sequence[Outcome], threads: Sequence[int], title: str) -> Table:
     t = Table(title=f"{title}: {header(outcomes)}", title_justify="left", caption_justify="left",
               caption="ratio: ONNX Runtime (all optimizations, original model) / tilegraph, median of rounds and its "
-                      "95% interval; time, session and memory: original → optimized")
-    for heading in _headings(threads):
+                      "95% interval; best peer: the fastest of ONNX Runtime and the others, its time / tilegraph's; "
+                      "time, session and memory: original → optimized")
+    peers = _peers(outcomes)
+    for heading in _headings(threads, peers):
         t.add_column(heading, justify="left" if heading in ("model", "", "answers") else "right")
     for outcome in outcomes:
-        *cells, verdict = _cells(outcome, threads)
+        *cells, verdict = _cells(outcome, threads, peers)
         t.add_row(*cells, f"[{_STYLE[verdict]}]{verdict}[/]")
     return t
 
@@ -63,14 +81,29 @@ def overhead_lines(found: Sequence[Overhead]) -> list[str]:
             f"{o.high * 1e6:.2f}], {LIMIT_S * 1e6:.1f} allowed: {o.verdict}" for o in found]
 
 
+def peer_lines(found: Sequence[Found], outcomes: Sequence[Outcome]) -> list[str]:
+    """Which peers took part, which are absent, and which could not be timed on a model, with the reason."""
+    lines = [f"peer {one}" for one in found]
+    for outcome in outcomes:
+        for rival in outcome.rivals:
+            if rival.reason and not rival.reason.startswith("absent"):
+                lines.append(f"{outcome.case.name}: peer {rival.name}: {' '.join(rival.reason.split())[:300]}")
+    return lines
+
+
 def markdown(outcomes: Sequence[Outcome], threads: Sequence[int], lines: Sequence[str]) -> str:
     """The README's block, without the markers."""
-    rows = [_headings(threads), ["---"] * len(_headings(threads)), *(_cells(o, threads) for o in outcomes)]
+    peers = _peers(outcomes)
+    headings = _headings(threads, peers)
+    rows = [headings, ["---"] * len(headings), *(_cells(o, threads, peers) for o in outcomes)]
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows) if outcomes else ""
     counts = ", ".join(f"{n} {verdict}" for verdict in _STYLE
                        if (n := sum(o.verdict == verdict for o in outcomes)))
     intro = (f"{header(outcomes)}. Ratio: ONNX Runtime's time on the original (all optimizations) / tilegraph's, "
              f"median of paired rounds and its 95% interval. Time, session, memory: original → optimized. {counts}.")
+    if peers:
+        intro += (" Best peer: the fastest of ONNX Runtime on the original and the peers below, and its time"
+                  " / tilegraph's.")
     return "\n\n".join(part for part in (intro if outcomes else "", table, "\n".join(f"- {x}" for x in lines)) if part)
 
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilegraph.bench.stats import Interval, median_interval, paired_ratios
+
 
 @dataclass(frozen=True)
 class ModelTiming:
@@ -55,6 +57,14 @@ class BenchResult:
     cpus: tuple[int, ...] | None
     inputs: dict[str, tuple[str, tuple[int, ...]]]
     notes: tuple[str, ...] = field(default_factory=tuple)
+
+    def versus(self, ours: int, other: int) -> Interval:
+        """Round by round, model `other`'s time / model `ours`'s: above 1, `ours` is faster."""
+        return median_interval(paired_ratios(self.models[other].samples_s, self.models[ours].samples_s))
+
+    def best_but(self, ours: int) -> int:
+        """The model that is fastest against the first one, model `ours` left out. `ValueError` if there is no other."""
+        return max((i for i in range(len(self.models)) if i != ours), key=lambda i: self.models[i].ratio)
 
     def to_json(self) -> dict[str, Any]:
         return {"threads": self.threads, "runs": self.runs, "versions": self.versions,

@@ -12,40 +12,49 @@ from collections.abc import Callable
 from pathlib import Path
 
 PROBE_S = 0.03
+ALONE = 0.02  # of the time: what other threads may use while one works alone
 _BUSY = 0.05  # of the probe's time: a thread that works
+Times = dict[int, tuple[int, int]]
 
 
-def _schedstat(field: int) -> dict[int, int]:
-    found: dict[int, int] = {}
+def snapshot() -> Times:
+    """By thread: nanoseconds on a CPU, nanoseconds waiting for one. Empty where the system does not tell."""
+    found: Times = {}
     with contextlib.suppress(OSError):  # a system without /proc
         for task in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError, IndexError):  # a thread that just ended, or a kernel without the file
-                found[int(task.name)] = int((task / "schedstat").read_text(encoding="ascii").split()[field])
+            with contextlib.suppress(OSError, ValueError):  # a thread that just ended, or a kernel without the file
+                ran, waited, _ = (task / "schedstat").read_text(encoding="ascii").split()
+                found[int(task.name)] = (int(ran), int(waited))
     return found
 
 
-def waits() -> dict[int, int]:
-    """Nanoseconds that each thread has waited for a CPU; empty where the system does not tell."""
-    return _schedstat(1)
+def lost(before: Times, after: Times, seconds: float) -> tuple[float | None, float]:
+    """What `seconds` between two snapshots lost to other programs: (the largest share that one thread waited, None if
+    nothing is known; the seconds that can be taken off for it).
 
-
-def worst_wait(before: dict[int, int], after: dict[int, int], seconds: float) -> float | None:
-    """The largest share of `seconds` that one thread waited between two calls of `waits`; None if nothing is known."""
+    Taken off is the waiting of a thread that worked alone, for then the whole process stood still. Where several
+    worked, the others may have gone on, or have been what it waited for: nothing is taken off.
+    """
     if not before or not after or seconds <= 0:
-        return None
-    return max(after[t] - before.get(t, 0) for t in after) / 1e9 / seconds
+        return None, 0.0
+    changes = [((ran - before.get(t, (0, 0))[0]) / 1e9, (waited - before.get(t, (0, 0))[1]) / 1e9)
+               for t, (ran, waited) in after.items()]
+    changes.sort(reverse=True)
+    others = sum(ran for ran, _ in changes[1:])
+    alone = others <= ALONE * seconds
+    return max(waited for _, waited in changes) / seconds, min(changes[0][1], seconds) if alone else 0.0
 
 
 def working(run: Callable[[], None], seconds: float = PROBE_S) -> list[int]:
     """The ids of the threads that use a CPU while `run` is called again and again, the busiest first."""
-    before = _schedstat(0)
+    before = snapshot()
     start = time.perf_counter()
     while True:
         run()
         taken = time.perf_counter() - start
         if taken >= seconds:
             break
-    used = {t: (ns - before.get(t, 0)) / 1e9 for t, ns in _schedstat(0).items()}
+    used = {t: (ran - before.get(t, (0, 0))[0]) / 1e9 for t, (ran, _) in snapshot().items()}
     return sorted((t for t, s in used.items() if s >= _BUSY * taken), key=lambda t: -used[t])
 
 

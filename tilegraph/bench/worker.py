@@ -68,8 +68,9 @@ class Worker:
     def sample(self, repeats: int, warm_s: float | None) -> dict[str, Any]:
         """Seconds per run. Runs that are not counted go first, for `warm_s` but at least one (none for None), since
         another peer has had the caches. `waited`: the largest share of the time that a thread of this process was
-        ready to run and another one had its CPU; None where the system does not tell."""
-        from tilegraph.bench.threads import waits, worst_wait
+        ready to run and something else had its CPU; None where the system does not tell. Where one thread works alone,
+        what it waited is not counted in the seconds."""
+        from tilegraph.bench.threads import lost, snapshot
 
         assert self._open is not None, "open comes first"
         run = self._open.run
@@ -78,12 +79,13 @@ class Worker:
             run()
             while time.perf_counter() < until:
                 run()
-        before = waits()
+        before = snapshot()
         start = time.perf_counter()
         for _ in range(repeats):
             run()
         taken = time.perf_counter() - start
-        return {"seconds": taken / repeats, "waited": worst_wait(before, waits(), taken)}
+        waited, off = lost(before, snapshot(), taken)
+        return {"seconds": (taken - off) / repeats, "waited": waited}
 
     def outputs(self, file: str) -> dict[str, Any]:
         import numpy as np

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilegraph.bench import measure
-from tilegraph.bench.threads import place, waits, working, worst_wait
+from tilegraph.bench.threads import lost, place, snapshot, working
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system has no schedstat")
 
@@ -63,10 +63,19 @@ def test_a_thread_that_sleeps_is_not_a_working_one() -> None:
         sleeper.join()
 
 
-def test_the_worst_wait_is_a_share_of_the_time() -> None:
-    assert worst_wait({1: 0, 2: 100}, {1: 50_000_000, 2: 100, 3: 10}, 0.1) == pytest.approx(0.5)
-    assert worst_wait({}, {1: 5}, 0.1) is None
-    assert worst_wait({1: 5}, {}, 0.1) is None
+def test_what_a_thread_alone_waited_is_taken_off() -> None:
+    ms = 1_000_000
+    alone = lost({1: (0, 0), 2: (9, 9)}, {1: (50 * ms, 50 * ms), 2: (9, 9)}, 0.1)
+    assert alone == (pytest.approx(0.5), pytest.approx(0.05))
+    asleep = lost({1: (0, 0)}, {1: (ms, 0), 2: (60 * ms, 40 * ms)}, 0.1)  # the caller sleeps while another one works
+    assert asleep == (pytest.approx(0.4), pytest.approx(0.04))
+
+
+def test_nothing_is_taken_off_where_several_threads_work_or_nothing_is_known() -> None:
+    ms = 1_000_000
+    assert lost({1: (0, 0), 2: (0, 0)}, {1: (50 * ms, 50 * ms), 2: (50 * ms, 50 * ms)}, 0.1) == (0.5, 0.0)
+    assert lost({}, {1: (5, 5)}, 0.1) == (None, 0.0)
+    assert lost({1: (5, 5)}, {}, 0.1) == (None, 0.0)
 
 
 def test_sharing_a_cpu_shows_as_waiting() -> None:
@@ -79,10 +88,10 @@ def test_sharing_a_cpu_shows_as_waiting() -> None:
         assert spin.stdout is not None
         spin.stdout.readline()
         os.sched_setaffinity(0, [cpu])
-        before, start = waits(), time.perf_counter()
+        before, start = snapshot(), time.perf_counter()
         while time.perf_counter() - start < 0.1:
             pass
-        waited = worst_wait(before, waits(), time.perf_counter() - start)
+        waited, _ = lost(before, snapshot(), time.perf_counter() - start)
         assert waited is not None
         assert waited > 0.2
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ from models import report
 from models.cases import GROUPS, Case, cases
 from models.overhead import LIMIT_S, Overhead
 from models.pipeline import Outcome, shortfalls
-from tilegraph.bench import BenchResult, ModelTiming
+from models.zoo import _ALL
+from tilegraph.bench import BenchResult, ModelTiming, Peer
+from tilegraph.bench.kinds import KINDS, Found
+from tilegraph.bench.rivals import Rival
+
+ZOO_NAMES = [model.name for model in _ALL]
 
 
 def _timing(name: str, median: float, ratio: tuple[float, float, float], create: float) -> ModelTiming:
@@ -94,6 +100,65 @@ def test_tables_lead_with_ratios_and_name_the_cpu() -> None:
     assert len(lengths) == 1
 
 
+def _with_peers() -> Outcome:
+    """tilegraph at 2.0, OpenVINO at 2.5 and another peer at 1.5 of ONNX Runtime; one peer had wrong answers."""
+    times = {"original": (1e-3, 1.1e-3, 0.9e-3), "ours": (5e-4, 5.5e-4, 4.5e-4), "slow": (7e-4, 7e-4, 7e-4),
+             "openvino": (4e-4, 4.4e-4, 3.6e-4)}
+    models = tuple(replace(_timing(name, s[0], (1e-3 / s[0],) * 3, math.nan), samples_s=s)
+                   for name, s in times.items())
+    result = replace(_bench(2.0, 1.9, 2.1), models=models)
+    rivals = [Rival("slow", peer=Peer("slow", Path())), Rival("openvino", peer=Peer("openvino", Path())),
+              Rival("onnxsim", reason="wrong answers: output 0\nis off"),
+              Rival("torch-sdpa", reason="absent: no torch")]
+    return Outcome(_case("zoo"), "1x128", 1.5, same=True, benches={1: result}, rivals=rivals, verdict="pass")
+
+
+def test_the_best_peer_is_named_with_its_ratio_to_ours() -> None:
+    outcome = _with_peers()
+    best = outcome.best_peer(1)
+    assert best is not None
+    assert (best[0], round(best[1].median, 3)) == ("openvino", 0.8)
+    assert outcome.best_peer(2) is None
+    assert outcome.to_json()["best_peer"]["1"]["name"] == "openvino"
+    block = report.markdown([outcome, *_outcomes()], (1,), [])
+    assert "| best peer, 1 thread |" in block
+    assert "| openvino 0.80 [0.80, 0.80] |" in block
+    assert len({row.count("|") for row in block.splitlines() if row.startswith("|")}) == 1
+    assert "best peer, 1 thread" not in report.markdown(_outcomes(), (1,), [])
+    stream = io.StringIO()
+    Console(file=stream, width=220).print(report.terminal([outcome], (1,), "t"))
+    assert "openvino 0.80 [0.80, 0.80]" in stream.getvalue()
+
+
+def test_onnx_runtime_on_the_original_can_be_the_best_peer() -> None:
+    outcome = _with_peers()
+    result = outcome.benches[1]
+    outcome.benches[1] = replace(result, models=result.models[:2])
+    best = outcome.best_peer(1)
+    assert best is not None
+    assert (best[0], round(best[1].median, 3)) == ("original", 2.0)
+
+
+def test_a_model_must_reach_its_ratio_to_the_best_peer_where_there_are_peers() -> None:
+    case = replace(_case("zoo"), must_best=0.9)
+    result = _with_peers().benches[1]
+    # The peer's 2.5 are ahead, so ours is at 0.8 of the best.
+    assert shortfalls(case, {1: result}) == ["0.80x of the best peer (openvino), 0.9x is required"]
+    assert shortfalls(replace(case, must_best=0.7), {1: result}) == []
+    assert shortfalls(case, {2: replace(result, threads=2)}) == []
+    assert shortfalls(case, {1: replace(result, models=result.models[:2])}) == []
+    from models.cases import MUST_BEST
+
+    assert set(MUST_BEST) <= {c.name for group in ("zoo", "built") for c in cases(group)} | set(ZOO_NAMES)
+
+
+def test_peers_that_took_no_part_are_listed_with_the_reason() -> None:
+    found = [Found(KINDS["openvino"], "/p", (("openvino", "1"),)), Found(KINDS["torch-sdpa"], absent="no torch")]
+    assert report.peer_lines(found, [_with_peers()]) == [
+        "peer openvino (openvino 1)", "peer torch-sdpa: absent, no torch",
+        "m: peer onnxsim: wrong answers: output 0 is off"]
+
+
 def test_the_readmes_block_is_replaced_and_nothing_else() -> None:
     text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
     assert report.into_readme(text, "new") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
@@ -116,5 +181,7 @@ def test_bad_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
             suite.main(bad)
         assert caught.value.code == 2
     assert "not a list of thread counts" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="no peer nothing"):
+        suite.main(["--peers", "nothing"])
     with pytest.raises(SystemExit, match="no case nothing"):
         suite.main(["--case", "nothing", "--only", "chains"])
