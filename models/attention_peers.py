@@ -96,7 +96,8 @@ def _multi_head(case: Attention) -> onnx.ModelProto:
                   helper.make_node("Equal", ["row_ids", "column_ids"], ["same"]),
                   helper.make_node("Where", ["same", "zero", "low"], [bias])]
     operands = ["rows", "k", "v", *(["", "", bias] if bias else [])]
-    nodes.append(helper.make_node("MultiHeadAttention", operands, ["o"], domain=_MSFT, num_heads=HEADS, unidirectional=int(case.mask == "causal")))
+    nodes.append(helper.make_node("MultiHeadAttention", operands, ["o"], domain=_MSFT, num_heads=HEADS,
+                                  unidirectional=int(case.mask == "causal")))
     return _model(case, [*nodes, *_heads("o", "out")], constants)
 
 
