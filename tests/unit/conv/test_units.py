@@ -110,3 +110,13 @@ def test_near_misses_have_a_blocked_form() -> None:
             "y = Resize(x, , s) }"):
         found, refusals = units(text)
         assert len(found) == 1, refusals
+
+
+def test_extents_behind_strides_come_from_what_the_kernel_reads() -> None:
+    """x itself is no input of the second kernel, and the residual has the extents of its result."""
+    k = weights("k", 16, 16, 1, 1)
+    found, refusals = units(f"(float[n,16,h,w0] x) => (float[n,16,a,b] y) {{ {W} {k} p = Conv<strides = [2,2]>(x, w) "
+                            "q = Softmax<axis = 3>(p) r = Conv<strides = [2,2]>(q, k) "
+                            "s = MaxPool<kernel_shape = [1,1], strides = [2,2]>(q) y = Add(r, s) }")
+    assert found == ["Conv", "MaxPool", "Conv+Add"]
+    assert list(refusals) == ["Softmax"]

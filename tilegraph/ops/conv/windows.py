@@ -89,6 +89,9 @@ def _axes(c: NodeContext, sizes: Shape, kernel: Sequence[int]) -> tuple[Axis, ..
                 count -= 1  # a window that starts in the padding behind the end is left out
             if want < 0 or out != count:
                 raise c.decline(f"{out} results were inferred where the attributes give {count}")
+        elif not c.attr("ceil_mode", 0) and out not in c.rename.values():
+            # By the extents of the source, which a kernel knows; those of the model's inputs it may not.
+            out = (padded - reach) // strides[k] + 1
         found.append(Axis(sizes[k], out, Dim.of(kernel[k]), strides[k], dilations[k], pads[k]))
     return tuple(found)
 
@@ -116,7 +119,7 @@ def _pads(c: NodeContext, sizes: Shape, kernel: Sequence[int], strides: Sequence
 
 
 def _pad(c: NodeContext) -> list[Prim]:
-    """Zeros behind the channels of a window: filters and biases of zero."""
+    """Zeros behind the channels of a window."""
     source = c.arg(0)
     pads = c.ints(1, "pads")
     value = c.optional(2)
@@ -126,8 +129,8 @@ def _pad(c: NodeContext) -> list[Prim]:
     wanted = pads is not None and axes is None and not any(p for k, p in enumerate(pads) if k != rank + 1)
     if c.attr("mode", "constant") != "constant" or not zero or not wanted or pads is None:
         raise c.decline("Pad that does more than add zero channels at the end")
-    if not isinstance(source, Window) or source.kind != "conv" or pads[rank + 1] < 0:
-        raise c.decline("channels that are added to something else than a convolution")
+    if not isinstance(source, Window) or pads[rank + 1] < 0:
+        raise c.decline("channels that are added to something else than a window")
     shape = (source.shape[0], source.shape[1] + pads[rank + 1], *source.shape[2:])
     return [view(source, shape, _same, f"channels[{shape[1]}]")]
 

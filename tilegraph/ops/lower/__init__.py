@@ -109,7 +109,8 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
         dims = {d for _, value in lowered.inputs for d in shape_of(value)}
         rename = {d: Dim.symbol(str(d)) for d in dims if d.symbols & unbound and d.bare_symbol is None}
         if rename:
-            lowered = _lower(nodes, outputs, opsets, rename, extra or {})
+            # A copy: what nodes make of the renamed extents is added to it.
+            lowered = _lower(nodes, outputs, opsets, dict(rename), extra or {})
             unbound = _unbound(lowered, rename)
         if unbound:
             raise Decline(f"the extent {min(unbound)} is not known from the inputs of the kernel")
@@ -142,7 +143,7 @@ def _unbound(lowered: Lowered, rename: Mapping[Dim, Dim]) -> set[str]:
 
 
 def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int],
-           rename: Mapping[Dim, Dim], extra: Mapping[tuple[str, str], Rule]) -> Lowered:
+           rename: dict[Dim, Dim], extra: Mapping[tuple[str, str], Rule]) -> Lowered:
     prims: dict[ir.Value, Prim | Decline] = {}
     slots: list[ir.Value] = []
 
@@ -166,6 +167,8 @@ def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mappin
             for value, prim in zip(node.outputs, results, strict=False):
                 _check(value, prim)
                 prims[value] = prim
+                if rename:
+                    _learn(rename, value, prim)
         except Decline as reason:
             raise Decline(reason.reason, reason.node or node.name or "") from None
     found: list[Prim] = []
@@ -177,6 +180,16 @@ def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mappin
     stored = tuple(stored_name(v.dtype, v.name or "") for v in outputs)
     used = {p.slot for p in prims_of(Lowered(tuple(found), stored, ())) if isinstance(p, Input)}
     return Lowered(tuple(found), stored, tuple((slot, slots[slot]) for slot in sorted(used)))
+
+
+def _learn(rename: dict[Dim, Dim], value: ir.Value, prim: Prim) -> None:
+    """A window's result has extents that its rule computes from renamed ones: views behind it must know them."""
+    if value.shape is None:
+        return
+    for extent, dim in zip(value.shape, prim.shape, strict=False):
+        inferred = extent if isinstance(extent, int) else extent.value
+        if isinstance(inferred, str) and Dim.of(inferred).bare_symbol is None:
+            rename.setdefault(Dim.of(inferred), dim)
 
 
 def _outside(value: ir.Value, slots: list[ir.Value], rename: Mapping[Dim, Dim]) -> Prim:
