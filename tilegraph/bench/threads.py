@@ -46,7 +46,8 @@ def lost(before: Times, after: Times, seconds: float) -> tuple[float | None, flo
 
 
 def working(run: Callable[[], None], seconds: float = PROBE_S) -> list[int]:
-    """The ids of the threads that use a CPU while `run` is called again and again, the busiest first."""
+    """The ids of the threads that use a CPU, or wait for one, while `run` is called again and again, the busiest
+    first. Those that wait count, because a thread that has no CPU of its own yet may get little of another's."""
     before = snapshot()
     start = time.perf_counter()
     while True:
@@ -54,7 +55,7 @@ def working(run: Callable[[], None], seconds: float = PROBE_S) -> list[int]:
         taken = time.perf_counter() - start
         if taken >= seconds:
             break
-    used = {t: (ran - before.get(t, (0, 0))[0]) / 1e9 for t, (ran, _) in snapshot().items()}
+    used = {t: (sum(times) - sum(before.get(t, (0, 0)))) / 1e9 for t, times in snapshot().items()}
     return sorted((t for t, s in used.items() if s >= _BUSY * taken), key=lambda t: -used[t])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tilegraph.bench import measure
+from tilegraph.bench import measure, threads
 from tilegraph.bench.threads import lost, place, snapshot, working
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system has no schedstat")
@@ -122,3 +122,10 @@ def test_a_sample_that_others_disturbed_is_taken_again_and_nothing_else_is() -> 
     assert _take((1.0, 0.4), (5.0, 0.01), (1.0, 0.0)) == ((5.0, 0.01), 1)
     assert _take((1.0, None), (2.0, 0.0)) == ((1.0, 0.0), 1)  # nothing is known here
     assert _take((1.0, 0.5), (9.0, 0.3), (2.0, 0.4), (3.0, 0.5), (4.0, 0.6)) == ((9.0, 0.3), 0)
+
+
+def test_a_thread_that_only_waits_for_its_cpu_is_a_working_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ms = 1_000_000
+    snapshots = [{1: (0, 0), 2: (0, 0), 3: (5 * ms, 0)}, {1: (10 * ms, ms), 2: (0, 9 * ms), 3: (5 * ms, 0)}]
+    monkeypatch.setattr(threads, "snapshot", lambda: snapshots.pop(0))
+    assert working(lambda: time.sleep(0.001), 0.01) == [1, 2]
