@@ -36,8 +36,13 @@ def accumulators(e: Emitter, fold: Fold, widths: Sequence[int]) -> dict[int, t.B
     made: dict[int, t.Buffer] = {}
     for width in dict.fromkeys(widths):
         made[width] = e.local("acc", fold.dtype, width)
-        e.write(made[width], 0, _identity(e, fold), width)
+    restart(e, fold, made)
     return made
+
+
+def restart(e: Emitter, fold: Fold, accumulators: dict[int, t.Buffer]) -> None:
+    for width, buffer in accumulators.items():
+        e.write(buffer, 0, _identity(e, fold), width)
 
 
 def accumulate(e: Emitter, fold: Fold, accumulators: dict[int, t.Buffer], value: V, lanes: int) -> None:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.schedule import Passes
-from tilegraph.codegen.tir_math import V, typed
+from tilegraph.codegen.tir_math import TirMath, V, typed
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Apply, Choose, Inst, Literal, Load, Place, Space, Store
 from tilegraph.ops.vecmath import round_to_bfloat16
 from tilegraph.spec.dims import Dim
+
+
+def pack(m: TirMath, value: V, stored: str) -> V:
+    """A value of its computing dtype as it is stored."""
+    if stored == "bool":
+        return m.select(value, m.const(1, "uint8"), m.const(0, "uint8"))
+    if stored == "float16":
+        return V(t.Cast(typed("float16", value.lanes), value.expr), "float16", value.lanes)
+    if stored == "bfloat16":
+        bits = m.shr(m.bitcast(round_to_bfloat16(m, m.share(value)), "uint32"), m.const(16, "uint32"))
+        return m.cast(bits, "uint16")
+    return value
 
 
 class Values:
@@ -153,19 +165,8 @@ class Values:
         return inst.parts[part]
 
     # -- memory ---------------------------------------------------------------------------------------------
-    def _pack(self, value: V, stored: str) -> V:
-        m = self.math
-        if stored == "bool":
-            return m.select(value, m.const(1, "uint8"), m.const(0, "uint8"))
-        if stored == "float16":
-            return V(t.Cast(typed("float16", value.lanes), value.expr), "float16", value.lanes)
-        if stored == "bfloat16":
-            bits = m.shr(m.bitcast(round_to_bfloat16(m, m.share(value)), "uint32"), m.const(16, "uint32"))
-            return m.cast(bits, "uint16")
-        return value
-
     def store(self, store: Store, value: V, lanes: int) -> None:
-        packed = self._pack(value, store.stored)
+        packed = pack(self.math, value, store.stored)
         self.e.write(self.e.output(store.output, store.stored), self.e.index(store.address), packed, lanes)
 
     def keep(self, memo: dict[int, V], lanes: int, p: int) -> None:

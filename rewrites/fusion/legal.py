@@ -58,8 +58,12 @@ def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts,
 
 
 def work(space: Space, *, per_row: float = 1.0) -> float:
-    """Vector instructions of one run, 16 lanes each; values that do not change along the columns count `per_row`."""
+    """Vector instructions of one run, 16 lanes each at most; values that do not change along the columns count `per_row`."""
     cols = set(space.cols)
+    lanes = 16
+    if space.across is not None:  # many rows at a time: their values fill lanes, too
+        lanes = max(min(lanes, estimate(space.across.extent)), 1)
+        per_row = 1 / lanes
     rows = estimate(Dim.product(v.extent for v in space.rows))
     columns = estimate(Dim.product(v.extent for v in space.cols))
     depends: dict[int, bool] = {}
@@ -67,16 +71,16 @@ def work(space: Space, *, per_row: float = 1.0) -> float:
     for inst in space.insts():
         if isinstance(inst, Fold):
             moving = False
-            total += rows * columns / 16
+            total += rows * columns / lanes
         elif isinstance(inst, Load):
             moving = bool(inst.address.vars() & cols)
-            total += rows * (columns / 16 if moving else per_row)
+            total += rows * (columns / lanes if moving else per_row)
         elif isinstance(inst, Place):
             moving = bool(inst.index.vars() & cols)
         else:
             moving = any(depends[id(a)] for a in inst.args)
             if isinstance(inst, Apply):
-                total += inst.point.cost * rows * (columns / 16 if moving else per_row)
+                total += inst.point.cost * rows * (columns / lanes if moving else per_row)
         depends[id(inst)] = moving
     return total
 

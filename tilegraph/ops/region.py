@@ -4,7 +4,8 @@
   reductions has its last loop as columns;
 - every value is pulled from the outputs through index maps (`tilegraph.ops.index`), so views and broadcasts vanish;
 - loops are split where a reshape needs it and merged where all addresses allow it;
-- the innermost loop is contiguous or constant in every address, so that it becomes vector lanes.
+- the innermost loop is contiguous or constant in every address, so that it becomes vector lanes; where the columns are
+  not (a reduction over outer axes), a row loop that is becomes the lanes, see `Space.across`.
 
 What cannot be arranged is declined with the reason.
 """
@@ -167,11 +168,11 @@ class _Region(Puller[Space]):
         return Fold(prim.dtype, prim.kind, self.pull(prim.operand, (*indices, *inside)))
 
     def _columns(self, size: Dim, used: set[Var]) -> list[Var] | None:
-        """The innermost loops that make up `size` elements and that the reduction's place does not use."""
+        """The loops that make up `size` elements and that the reduction's place does not use, innermost first."""
         total = Dim.of(1)
         for k in range(len(self.loops) - 1, -1, -1):
             if self.loops[k] in used:
-                return None
+                break
             total = total * self.loops[k].extent
             if total == size:
                 return self.loops[k:]
@@ -179,7 +180,8 @@ class _Region(Puller[Space]):
             if inner is not None and inner != 1 and _more(total, size) \
                     and self.loops[k].extent.exact_div(inner) is not None:
                 raise SplitNeeded(self.loops[k], inner)
-        return None
+        unused = [v for v in self.loops if v not in used]
+        return unused if unused and Dim.product(v.extent for v in unused) == size else None
 
     def _concat(self, prim: Concat, indices: tuple[Ix, ...]) -> Inst:
         at = indices[prim.axis]
@@ -247,21 +249,32 @@ def _merged(space: Space) -> Space:
 
 
 def _vectorisable(space: Space) -> Space:
-    """Checks that the innermost loop is contiguous or constant wherever it is used."""
+    """Finds the loop that is contiguous or constant wherever it is used: the innermost column, or else a row."""
     if not space.cols:
         raise Decline("no column loop is left")
-    lanes = space.cols[-1]
+    reason = _uneven(space, space.cols[-1])
+    if reason is None:
+        return space
+    if not space.breaks and any(isinstance(i, Fold) for i in space.insts()):
+        for var in reversed(space.rows):
+            if _uneven(space, var) is None:
+                return replace(space, rows=(*(v for v in space.rows if v != var), var), across=var)
+    raise Decline(reason)
+
+
+def _uneven(space: Space, lanes: Var) -> str | None:
+    """Why the loop `lanes` cannot be vector lanes."""
     for inst in space.insts():
         ix = index_of(inst)
         if ix is not None:
             if lanes in ix.hidden():
-                raise Decline("a view divides the innermost index")
+                return "a view divides the innermost index"
             if isinstance(inst, Load) and ix.coef(lanes) not in (Dim.of(0), Dim.of(1)):
-                raise Decline(f"an operand is read with stride {ix.coef(lanes)} along the innermost axis")
+                return f"an operand is read with stride {ix.coef(lanes)} along the innermost axis"
     for store in space.stores:
-        if not store.per_row and store.address.coef(lanes) != 1:
-            raise Decline("an output is not contiguous along the innermost axis")
-    return space
+        if (not store.per_row or lanes in space.rows) and store.address.coef(lanes) != 1:
+            return "an output is not contiguous along the innermost axis"
+    return None
 
 
 def _show(shape: Shape) -> str:

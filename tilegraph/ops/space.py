@@ -145,13 +145,15 @@ class Store:
 class Space:
     """A kernel's loops (outermost first) and what it evaluates in them.
 
-    `breaks` lists, for a loop, the places where concatenated parts meet, in ascending order.
+    `breaks` lists, for a loop, the places where concatenated parts meet, in ascending order. `across`: the row loop
+    along which vectors lie, where it is one and not the innermost column: then many rows are reduced at a time.
     """
 
     rows: tuple[Var, ...]
     cols: tuple[Var, ...]
     stores: tuple[Store, ...]
     breaks: Mapping[Var, tuple[Dim, ...]]
+    across: Var | None = None
 
     def insts(self) -> Iterator[Inst]:
         """Every value once, operands first."""

@@ -120,6 +120,11 @@ for _op in REDUCES:
         f"{_op} over two, dropped": (18, reduced(_op, "2", 0, (1, 2), False)),
         f"{_op} by attribute": (11, reduced(_op, "2,1,1", 1, (2, -2), True)),
     }
+    FLOAT |= {
+        f"{_op} over the first": (18, reduced(_op, "1,3,7", 1, (0,), False)),
+        f"{_op} over the middle, dropped": (18, reduced(_op, "2,7", 0, (1,), False)),
+        f"{_op} around the middle": (18, reduced(_op, "1,3,1", 1, (0, 2), False)),
+    }
 FLOAT |= {
     "ReduceSum over all": (13, "(float[2,3,7] x) => (float[1,1,1] s, float[2,3,7] y) { s = ReduceSum(x) y = Sub(x, s) }"
                            .replace("float[1,1,1] s, ", "")),
@@ -134,6 +139,21 @@ FLOAT |= {
     "Softmax flattens": (11, f"{R} (float[2,3,7] y) {{ y = Softmax<axis=1>(x) }}"),
     "Softmax flattens by default": (11, f"{R} (float[2,3,7] y) {{ y = Softmax(x) }}"),
     "Softmax of the last axis": (13, f"{R} (float[2,3,7] y) {{ y = Softmax(x) }}"),
+    "Softmax over the middle": (13, "(float[2,5,77] x) => (float[2,5,77] y) { y = Softmax<axis=1>(x) }"),
+    "Softmax over the first of two": (13, "(float[6,300] x) => (float[6,300] y) { y = Softmax<axis=0>(x) }"),
+    "LogSoftmax over the first": (13, f"{R} (float[2,3,7] y) {{ y = LogSoftmax<axis=0>(x) }}"),
+    "LpNormalization over the middle": (1, "(float[2,5,33] x) => (float[2,5,33] y) { y = LpNormalization<axis=1>(x) }"),
+    "ReduceSum of many rows of int32": (13, "(int32[5,9,200] x) => (int32[5,1,200] y) { " + k("a", 1)
+                                        + "y = ReduceSum(x, a) }"),
+    "ReduceMean over the middle of double": (18, "(double[3,9,21] x) => (double[3,21] y) { " + k("a", 1)
+                                             + "y = ReduceMean<keepdims=0>(x, a) }"),
+    "ReduceSum of a long column": (13, "(float[2,1000,37] x) => (float[2,1,37] y) { " + k("a", 1)
+                                   + "y = ReduceSum(x, a) }"),
+    "channel norm": (18, "(float[2,24,5,7] x, float[24,1,1] s) => (float[2,24,5,7] y) { " + k("a", 1)
+                     + "m = ReduceMean(x, a) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, a) r = Sqrt(v) "
+                     "n = Div(d, r) y = Mul(n, s) }"),
+    "values of a row beside the rows": (18, "(float[4,9,40] x, float[40] s) => (float[4,1,40] m, float[4,9,40] y) { "
+                                        + k("a", 1) + "m = ReduceMax(x, a) e = Sub(x, m) f = Exp(e) y = Mul(f, s) }"),
     "LogSoftmax flattens": (11, f"{R} (float[2,3,7] y) {{ y = LogSoftmax<axis=1>(x) }}"),
     "LogSoftmax of the last axis": (13, f"{R} (float[2,3,7] y) {{ y = LogSoftmax<axis=2>(x) }}"),
     "LayerNormalization": (17, "(float[2,3,7] x, float[7] s, float[7] b) => (float[2,3,7] y) { "
@@ -254,13 +274,11 @@ DECLINED = {
                              "not evenly spaced"),
     "Gather of one place thrice": (13, f"(float[8] x) => (float[3] y) {{ {k('i', 2, 2, 2)} y = Gather(x, i) }}",
                                    "not evenly spaced"),
-    "reduction in the middle": (18, f"{R} (float[2,1,7] y) {{ {k('a', 1)} y = ReduceSum(x, a) }}", "not the last ones"),
     "reduction by values": (18, "(float[2,3] x, int64[1] a) => (float[2,1] y) { y = ReduceSum(x, a) }",
                             "input 1 of ReduceSum is not constant"),
     "mean of integers": (18, f"(int64[2,3] x) => (int64[2,1] y) {{ {k('a', 1)} y = ReduceMean(x, a) }}",
                          "ReduceMean of integers"),
     "max of bool": (20, f"(bool[2,3] x) => (bool[2,1] y) {{ {k('a', 1)} y = ReduceMax(x, a) }}", "a reduction of bool"),
-    "softmax in the middle": (13, f"{R} (float[2,3,7] y) {{ y = Softmax<axis=1>(x) }}", "not the last ones"),
     "training": (15, "(float[2,3] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3] y, float[3] p, "
                  "float[3] q) { y, p, q = BatchNormalization<training_mode=1>(x, s, b, m, v) }", "training mode"),
     "channels that no group holds": (21, "(float[2,5,3] x, float[5] s, float[5] b) => (float[2,5,3] y) { "

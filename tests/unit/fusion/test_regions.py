@@ -86,11 +86,18 @@ def test_a_path_through_another_node_keeps_a_region_apart() -> None:
     assert refusal(context, "MatMul_1") == "MatMul is not an operator that regions take"
 
 
-def test_a_reduction_over_another_axis_stays_out() -> None:
-    made, context, _ = fuse("""(float[16,8] x) => (float[1,8] y) {
+def test_a_reduction_over_another_axis_joins() -> None:
+    made, _, _ = fuse("""(float[16,8] x) => (float[1,8] y) {
         a = Constant<value = int64[1] {0}>() e = Exp(x) s = ReduceSum(e, a) y = Neg(s) }""")
-    assert bodies(made) == [["Exp"], ["Neg"]]
-    assert "not the last ones" in refusal(context, "ReduceSum_2")
+    assert bodies(made) == [["Exp", "ReduceSum", "Neg"]]
+
+
+def test_reductions_over_different_axes_stay_apart() -> None:
+    made, context, _ = fuse("""(float[16,8] x) => (float[16,8] y) {
+        a = Constant<value = int64[1] {0}>() b = Constant<value = int64[1] {1}>()
+        s = ReduceSum(x, a) d = Sub(x, s) m = ReduceMax(d, b) y = Sub(d, m) }""")
+    assert len(bodies(made)) > 1
+    assert any("reduction" in d.reason for d in context.diagnostics if not d.taken)
 
 
 def test_a_shared_view_is_copied_into_the_region() -> None:

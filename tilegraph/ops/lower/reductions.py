@@ -1,4 +1,4 @@
-"""Reductions over trailing axes, and the fused operators of ONNX that are made of them.
+"""Reductions, and the fused operators of ONNX that are made of them.
 
 The definitions are those of the operators' function bodies in the ONNX specification.
 """
@@ -8,32 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegraph.ops.lower.base import NodeContext, point, reduce_last, scalar
-from tilegraph.ops.lower.views import reshape
+from tilegraph.ops.lower.views import reshape, transpose
 from tilegraph.ops.prims import Extent, Prim
 from tilegraph.spec.dims import Dim, Shape
 
 
-def trailing(c: NodeContext, source: Prim, axes: list[int]) -> Prim:
-    """Checks that `axes` are the last ones, apart from extents of 1, and gives the operand to reduce."""
-    rank = len(source.shape)
-    wanted = {a % rank for a in axes}
-    first = min(wanted, default=rank)
-    for k in range(first, rank):
-        if k not in wanted and source.shape[k] != 1:
-            raise c.decline(f"a reduction over axes {sorted(wanted)} of rank {rank}: not the last ones")
-    return source
-
-
 def reduce_over(c: NodeContext, kind: str, source: Prim, axes: list[int], keepdims: bool) -> Prim:
-    """The reduction with ONNX's shape. Extents of 1 among trailing axes are reduced along with the others."""
+    """The reduction with ONNX's shape. Axes that are not the last ones are brought there, which costs nothing.
+
+    Extents of 1 among trailing axes are reduced along with the others.
+    """
     if not axes:
         return source
-    trailing(c, source, axes)
     rank = len(source.shape)
     wanted = {a % rank for a in axes}
-    count = rank - min(wanted)
     out = tuple(Dim.of(1) if k in wanted else d for k, d in enumerate(source.shape) if keepdims or k not in wanted)
-    return reshape(reduce_last(kind, source, count), out)
+    first = min(wanted)
+    if any(k not in wanted and source.shape[k] != 1 for k in range(first, rank)):
+        kept = [k for k in range(rank) if k not in wanted]
+        source = transpose(source, [*kept, *sorted(wanted)])
+        first = len(kept)
+    return reshape(reduce_last(kind, source, rank - first), out)
 
 
 def count_of(source: Prim, axes: list[int], dtype: str) -> Prim:
