@@ -55,8 +55,8 @@ def test_a_thread_that_sleeps_is_not_a_working_one() -> None:
     sleeper = threading.Thread(target=end.wait)
     sleeper.start()
     try:
-        assert sleeper.native_id not in working(lambda: None, 0.01)
-        assert threading.get_native_id() in working(lambda: None, 0.01)
+        assert sleeper.native_id not in working(lambda: None, 0.1)
+        assert threading.get_native_id() in working(lambda: None, 0.1)
         assert place(lambda: None, []) == 0
     finally:
         end.set()
