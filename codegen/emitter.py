@@ -12,6 +12,7 @@ from tilegraph.codegen.tir_math import TirMath, V, typed
 from tilegraph.ops.index import Var
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.filters import Filters
 
 STORAGE = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "uint8"}
 TASK_COST = 40_000  # vector instructions that are worth a task of their own, some 15 µs
@@ -30,7 +31,8 @@ class Emitter(Extents):
         self.begin, self.end = t.var("begin", "int64"), t.var("end", "int64")
 
     def finish(self, name: str, memory: Sequence[t.Buffer], *, extent: Dim, align: int, scratch: Dim, grain: Dim,
-               packed: tuple[tuple[int, int, bool], ...] = ()) -> Generated:
+               packed: tuple[tuple[int, int, bool], ...] = (),
+               filters: tuple[tuple[int, Filters], ...] = ()) -> Generated:
         """The kernel `name` of what was emitted; `memory`: buffers that lie in the scratch."""
         slots, outputs = tuple(sorted(self.inputs)), tuple(sorted(self.outputs))
         used = [*(self.inputs[k] for k in slots), *(self.outputs[k] for k in outputs)]
@@ -38,7 +40,8 @@ class Emitter(Extents):
         declared = [*(t.declare(buffer, pointer) for pointer, buffer in used), *(t.declare(b, place) for b in memory)]
         params = [*(pointer for pointer, _ in used), place, *self.sizes.values(), self.begin, self.end]
         func = t.prim_func(name, params, t.sequence([*declared, *self.stmts]))
-        return Generated(func, Kernel(name, slots, outputs, tuple(self.sizes), extent, align, scratch, grain, packed))
+        return Generated(func, Kernel(name, slots, outputs, tuple(self.sizes), extent, align, scratch, grain, packed,
+                                      filters))
 
     # -- integers ---------------------------------------------------------------------------------------------
     def share(self, expr: t.Expr, dtype: str = "int64") -> t.Expr:

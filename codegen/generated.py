@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.filters import Filters
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Kernel:
     Its parameters are pointers to the inputs `slots`, to `outputs` and to `scratch` bytes, then `sizes`, begin and end.
     It does the part [begin, end) of `extent`; begin is a multiple of `align`, and `grain` is worth a task of its own.
     `packed`: (slot, panel, transposed) of inputs that are constant matrices [k, n] (or [n, k] if transposed) and that
-    the kernel reads as [panel][k][column in the panel].
+    the kernel reads as [panel][k][column in the panel]. `filters`: of constants of convolutions, see there.
     """
 
     symbol: str
@@ -27,17 +28,20 @@ class Kernel:
     scratch: Dim
     grain: Dim
     packed: tuple[tuple[int, int, bool], ...] = ()
+    filters: tuple[tuple[int, Filters], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
                 "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
-                "grain": self.grain.to_json(), "packed": self.packed}
+                "grain": self.grain.to_json(), "packed": self.packed,
+                "filters": [[slot, how.to_json()] for slot, how in self.filters]}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Kernel:
         return Kernel(data["symbol"], tuple(data["slots"]), tuple(data["outputs"]), tuple(data["sizes"]),
                       Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
-                      Dim.from_json(data["grain"]), tuple((s, p, t) for s, p, t in data["packed"]))
+                      Dim.from_json(data["grain"]), tuple((s, p, t) for s, p, t in data["packed"]),
+                      tuple((slot, Filters.from_json(how)) for slot, how in data["filters"]))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.ops.attention import plan_attention
+from tilegraph.ops.conv import plan_conv
 from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Lowered, signature
 from tilegraph.ops.region import plan
@@ -23,6 +24,8 @@ _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "Region": (plan, "tilegraph.codegen.rows"),
     "Attention": (plan_attention, "tilegraph.codegen.attention"),
     "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
+    "Conv": (plan_conv, "tilegraph.codegen.conv"),
+    "Pool": (plan_conv, "tilegraph.codegen.conv"),
 }
 
 

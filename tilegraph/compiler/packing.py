@@ -6,10 +6,15 @@ its bytes are written, one at a time, and never kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
+from tilegraph.compiler.filters import pack_filters, packed_extents
+from tilegraph.ops.prims import Decline
+from tilegraph.spec.filters import Filters
 
 Array = np.ndarray[Any, Any]
 
@@ -30,29 +35,39 @@ class Packer:
     """Makes each packed initializer once, whoever asks for it."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[ir.Value, int, bool], ir.Value] = {}
+        self._made: dict[tuple[Any, ...], ir.Value] = {}
 
     def packed(self, value: ir.Value, panel: int, transposed: bool) -> ir.Value:
         """The initializer that holds `value` packed, in the graph of `value`, a float32 initializer of rank 2."""
-        key = value, panel, transposed
-        if key not in self._made:
-            self._made[key] = _register(value, panel, transposed)
-        return self._made[key]
+        assert value.shape is not None
+        depth, width = value.shape.numpy()[::-1] if transposed else value.shape.numpy()
+        return self._once(value, (panel, transposed), f"packed{panel}", (-(-width // panel), depth, panel),
+                          lambda array: pack_columns(array, panel, transposed))
+
+    def filters(self, value: ir.Value, how: Filters) -> ir.Value:
+        """The initializer that holds `value`, weights or a bias of a convolution, laid out as `how` says; or `Decline`."""
+        if value.const_value is None or value.shape is None:
+            raise Decline(f"the weights {value.name} are not constant")
+        return self._once(value, (how,), f"{how.kind}{how.panel}", packed_extents(value.shape.numpy(), how),
+                          lambda array: pack_filters(array, how))
+
+    def _once(self, value: ir.Value, how: tuple[Any, ...], suffix: str, extents: tuple[int, ...],
+              make: Callable[[Array], Array]) -> ir.Value:
+        if (value, *how) not in self._made:
+            self._made[value, *how] = _register(value, suffix, extents, make)
+        return self._made[value, *how]
 
 
-def _register(value: ir.Value, panel: int, transposed: bool) -> ir.Value:
+def _register(value: ir.Value, suffix: str, extents: tuple[int, ...], make: Callable[[Array], Array]) -> ir.Value:
     graph, original = value.graph, value.const_value
     assert isinstance(graph, ir.Graph)
     assert original is not None
-    assert value.shape is not None
-    shape = value.shape.numpy()
-    depth, width = shape[::-1] if transposed else shape
-    name = f"{value.name}_packed{panel}"
+    name = f"{value.name}_{suffix}"
     while name in graph.initializers:
         name += "_"
-    extents = ir.Shape([-(-width // panel), depth, panel])
-    tensor = ir.LazyTensor(lambda: ir.tensor(pack_columns(original.numpy(), panel, transposed)),
-                           dtype=original.dtype, shape=extents, cache=False, name=name)
-    made = ir.Value(name=name, shape=extents, type=ir.TensorType(original.dtype), const_value=tensor)
+    shape = ir.Shape(extents)
+    tensor = ir.LazyTensor(lambda: ir.tensor(make(original.numpy())), dtype=original.dtype, shape=shape, cache=False,
+                           name=name)
+    made = ir.Value(name=name, shape=shape, type=ir.TensorType(original.dtype), const_value=tensor)
     graph.register_initializer(made)
     return made

@@ -12,6 +12,7 @@ from tilegraph.codegen.kernels import KernelStore
 from tilegraph.compiler.packing import Packer
 from tilegraph.memory import Buffer, plan
 from tilegraph.ops.attention import lower_attention
+from tilegraph.ops.conv import lower_conv
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
 from tilegraph.ops.lower import lower_region
@@ -73,6 +74,8 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
     "Region": lower_region,
     "Attention": lambda nodes, outputs, opsets: lower_attention(nodes, outputs[0], opsets),
     "Gemm": lower_gemm,
+    "Conv": lower_conv,
+    "Pool": lower_conv,
 }
 
 
@@ -85,11 +88,16 @@ def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], 
     position = {value: k for k, value in enumerate(function.inputs)}
     inside = dict(lowered.inputs)
     packed = {slot: (panel, transposed) for slot, panel, transposed in kernel.packed}
+    filters = dict(kernel.filters)
     reads = []
     for slot in kernel.slots:
         outside = node.inputs[position[inside[slot]]]
         assert outside is not None
-        reads.append(packer.packed(outside, *packed[slot]) if slot in packed else outside)
+        if slot in packed:
+            outside = packer.packed(outside, *packed[slot])
+        elif slot in filters:
+            outside = packer.filters(outside, filters[slot])
+        reads.append(outside)
     return _Step(kernel, tuple(reads), tuple(node.outputs[k] for k in kernel.outputs),
                  tuple(_output_shape(lowered, k) for k in kernel.outputs))
 

@@ -56,7 +56,8 @@ def test_the_wrong_number_of_channels() -> None:
 
 def test_a_convolution_and_its_epilogue() -> None:
     space = planned(body("(float[N,24,H,W] x, float[40,24,3,3] w, float[40] b, float[N,40,H,W] r) => "
-                         "(float[N,40,H,W] y) { t = Conv<pads=[1,1,1,1]>(x, w, b) u = Relu(t) y = Add(u, r) }", blocked=("x", "r")))
+                         "(float[N,40,H,W] y) { t = Conv<pads=[1,1,1,1]>(x, w, b) u = Relu(t) y = Add(u, r) }",
+                         blocked=("x", "r")))
     assert (space.kind, space.blocked, space.depth, space.filters, space.blocks) == ("conv", True, 24, 40, 3)
     assert space.axes[0].before == 1
     assert space.axes[1].size == Dim.symbol("W")
@@ -87,6 +88,8 @@ def test_kinds(text: str, kind: str) -> None:
 @pytest.mark.parametrize(("text", "blocked", "reason"), [
     ("(float[1,8,4,4] x, float[16,4,3,3] w) => (float[1,16,2,2] y) { y = Conv<group=2>(x, w) }", ("x",),
      "no whole blocks"),
+    ("(float[1,16,4,4] x, float[16,16,1,1] w) => (float[1,16,A,B] y) { y = Conv<pads=[0,0,0,-1]>(x, w) }", ("x",),
+     "negative pads"),
     ("(float[1,32,4,4] x) => (float[1,32,3,3] y) { y = MaxPool<kernel_shape=[2,2]>(x) }", (), "not in blocks"),
     ("(float[1,16,4,4,4] x, float[16,16,1,1,1] w) => (float[1,16,4,4,4] y) { y = Conv(x, w) }", ("x",),
      "3 spatial dims"),

@@ -13,7 +13,7 @@ from tilegraph.spec.dims import Dim
 @dataclass(frozen=True)
 class Axis:
     """One spatial dim: `out` results over `size` elements, of which result y reads y*stride + k*dilation - before for
-    k in 0 .. kernel-1, as far as they exist. `before` may be negative, and so leave elements out."""
+    k in 0 .. kernel-1, as far as they exist."""
 
     size: Dim
     out: Dim

@@ -102,7 +102,10 @@ def _pads(c: NodeContext, sizes: Shape, kernel: Sequence[int], strides: Sequence
     auto = c.attr("auto_pad", "NOTSET")
     rank = len(sizes)
     if auto == "NOTSET":
-        return [int(p) for p in c.attr("pads") or [0] * (2 * rank)]
+        pads = [int(p) for p in c.attr("pads") or [0] * (2 * rank)]
+        if min(pads) < 0:
+            raise c.decline(f"negative pads {pads}, which ONNX Runtime refuses too")
+        return pads
     if auto == "VALID":
         return [0] * (2 * rank)
     begins, ends = [], []

@@ -1,0 +1,201 @@
+"""Direct convolution: sums in registers over channels and taps, weights packed as `spec.filters` says.
+
+A tile of neighbouring results times a few blocks of filters lives in registers; each step broadcasts one element of the
+source per result and loads one vector of weights per block. Groups are whole blocks, and only move the first channel.
+Long sums are cut: rounding errors grow with the length of a sum, and a chunk of the weights stays in the level 2 cache
+for all tiles of a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.conv.sliding import UNROLLED, Sliding, Taps
+from tilegraph.codegen.conv.tiles import vectors_for, widest
+from tilegraph.codegen.generated import Generated
+from tilegraph.ops.conv import ConvSpace
+from tilegraph.spec.filters import Filters
+
+CHUNK = 576  # products that are summed by themselves
+
+
+def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
+    """Emits `space`, of kind conv, as the function `name` for registers of `vector_bits` bits."""
+    return _Direct(space, vector_bits).generate(name)
+
+
+class _Direct(Sliding):
+    def __init__(self, space: ConvSpace, vector_bits: int) -> None:
+        super().__init__(space, vector_bits)
+        assert space.weights_slot is not None
+        self.source = self.e.input(space.source_slot, "float")
+        self.weights = self.e.input(space.weights_slot, "float")
+        group = space.blocks // space.groups if space.groups > 1 else space.blocks
+        length = self.line.out.as_int()
+        self.vectors = vectors_for(length, group, vector_bits)
+        if space.groups > 1:
+            while group % self.vectors:
+                self.vectors -= 1
+        self.width = widest(self.vectors, vector_bits)
+        if self.line.plain and length is not None:
+            self.width = _even(length, self.width)
+        self.taps = space.axes[-1].kernel.value
+        self.height = 1 if self.row is None else self.row.kernel.value
+        self.step = self.lanes if space.blocked else 1  # channels of a block
+        self.panel_size = self.vectors * self.lanes
+        self.per_tap = self.height * self.step * self.panel_size
+        step = max(CHUNK // (self.taps * self.height), 1)
+        self.chunk = max(step // self.lanes, 1) * self.lanes if space.blocked else step
+        self.chunks = -(-space.depth // self.chunk)
+        if self.chunks > 1:
+            self.chunk = -(-space.depth // self.chunks)
+            if space.blocked:
+                self.chunk = -(-self.chunk // self.lanes) * self.lanes
+            self.chunks = -(-space.depth // self.chunk)
+
+    def generate(self, name: str) -> Generated:
+        assert self.space.weights_slot is not None
+        filters = ((self.space.weights_slot, Filters("direct", self.vectors * self.lanes, self.step)),)
+        return self.run(name, filters, self.space.depth * self.taps * self.height * self.vectors)
+
+    def _begin(self) -> None:
+        e, space = self.e, self.space
+        size = -(-space.depth // self.step) * self.taps * self.per_tap
+        self.first_weight = e.share(t.Mul(self.panel, e.i64(size)))
+        self.group = e.i64(0)
+        if space.groups > 1:
+            panels = space.blocks // space.groups // self.vectors
+            self.group = e.share(t.Mul(t.Div(self.panel, e.i64(panels)), e.i64(space.depth // self.lanes)))
+
+    def unit(self, walk: Callable[[], None]) -> None:
+        e = self.e
+        self._begin()
+        if self.chunks == 1:
+            self.first_channel, self.count = e.i64(0), e.i64(self.space.depth)
+            walk()
+            return
+        if not self.memory:
+            self.scratch = self.pixels * (self.vectors * self.lanes * 4)
+            self.memory = [e.flat("sums", "float32")]
+        with e.loop("z", e.dim(self.pixels)) as z:
+            at = t.Mul(z, e.i64(self.now * self.lanes))
+            for j in range(self.now):
+                e.write(self.memory[0], t.Add(at, e.i64(j * self.lanes)), e.f32(0.0), self.lanes)
+        with e.loop("c", self.chunks) as c:
+            self.first_channel = e.share(t.Mul(c, e.i64(self.chunk)))
+            self.count = e.share(t.Min(t.Sub(e.i64(self.space.depth), self.first_channel), e.i64(self.chunk)))
+            self.finishing = t.EQ(c, e.i64(self.chunks - 1))
+            walk()
+
+    # -- tiles ------------------------------------------------------------------------------------------------
+    def tile(self, width: int, taps: Taps) -> None:
+        """One loop nest for each tap of a line: taps that read the same elements would share them in registers that
+        are not there."""
+
+        def products(at: t.Expr, weight: t.Expr, sums: t.Buffer) -> None:
+            for k, reads in enumerate(taps):
+                if reads:
+                    first = self.e.share(t.Add(weight, self.e.i64(k * self.per_tap)))
+                    self._column(at, first, sums, reads, k * self.line.dilation)
+
+        self._sum(width, products)
+
+    def edge(self, low: t.Expr, high: t.Expr) -> None:
+        def products(at: t.Expr, weight: t.Expr, sums: t.Buffer) -> None:
+            e = self.e
+            with e.loop("k", t.Sub(high, low), low) as k:
+                first = e.share(t.Add(weight, t.Mul(k, e.i64(self.per_tap))))
+                base = e.share(t.Add(at, t.Mul(k, e.i64(self.line.dilation * self.element))))
+                self._column(base, first, sums, (0,), 0)
+
+        self._sum(1, products)
+
+    def _column(self, at: t.Expr, weight: t.Expr, sums: t.Buffer, reads: tuple[int, ...], shift: int) -> None:
+        """The taps of one column of the window, for all channels of a block."""
+        e = self.e
+
+        def channels(at: t.Expr, weight: t.Expr) -> None:
+            if self.step == 1:
+                self._products(at, weight, sums, reads, shift)
+                return
+            with e.loop("l", self.valid) as c:
+                next_weight = e.share(t.Add(weight, t.Mul(c, e.i64(self.panel_size))))
+                self._products(t.Add(at, c), next_weight, sums, reads, shift)
+
+        if self.height == 1 and self.safe_row:
+            channels(at, weight)
+            return
+        with e.loop("r", t.Sub(self.high, self.low), self.low) as r:
+            channels(e.share(t.Add(at, t.Mul(r, self.row_step))),
+                     e.share(t.Add(weight, t.Mul(r, e.i64(self.step * self.panel_size)))))
+
+    def _products(self, at: t.Expr, weight: t.Expr, sums: t.Buffer, reads: tuple[int, ...], shift: int) -> None:
+        e = self.e
+        right = [e.math.share(e.read(self.weights, "float32", t.Add(weight, e.i64(j * self.lanes)), self.lanes)).expr
+                 for j in range(self.now)]
+        for i in reads:
+            offset = e.i64((i * self.line.stride + shift) * self.element)
+            left = e.math.widen(e.read(self.source, "float32", t.Add(at, offset)), self.lanes)
+            for j, one in enumerate(right):
+                place = (i * self.now + j) * self.lanes
+                old = e.read(sums, "float32", place, self.lanes).expr
+                e.write(sums, place, self.fma(left, one, old), self.lanes)
+
+    def _sum(self, width: int, products: Callable[[t.Expr, t.Expr, t.Buffer], None]) -> None:
+        """All channels of the chunk, and what follows them."""
+        e, space = self.e, self.space
+        places = [k * self.lanes for k in range(width * self.now)]
+        sums = e.local("acc", "float32", width * self.now * self.lanes)
+        for place in places:
+            e.write(sums, place, e.f32(0.0), self.lanes)
+        per_block = self.per_tap * self.taps
+        step = e.i64(self.step)
+        first_block = t.Div(self.first_channel, step)
+        first = e.share(t.Add(self.first_weight, t.Mul(first_block, e.i64(per_block))))
+        if space.blocked:
+            outer, inner = space.channels
+            base = self.source_at({outer: t.Add(self.group, first_block), inner: e.i64(0)})
+        else:
+            (outer,) = space.channels
+            base = self.source_at({outer: self.first_channel})
+        with e.loop("b", t.Div(t.Add(self.count, e.i64(self.step - 1)), step)) as b:
+            at = e.share(t.Add(base, t.Mul(b, e.dim(space.source.coef(outer)))))
+            self.valid = step
+            if space.depth % self.step:
+                self.valid = e.share(t.Min(step, t.Sub(self.count, t.Mul(b, step))))
+            products(at, e.share(t.Add(first, t.Mul(b, e.i64(per_block)))), sums)
+        self._finish(sums, width, places)
+
+    def _finish(self, sums: t.Buffer, width: int, places: list[int]) -> None:
+        e = self.e
+        if self.chunks == 1:
+            self._from_registers(sums, width, places)
+            return
+        line = e.dim(self.line.out) if self.row is not None else e.i64(0)
+        pixel = t.Add(t.Mul(t.Sub(self.y, self.first_row), line), t.Sub(self.x, self.first_pixel))
+        kept = e.share(t.Mul(pixel, e.i64(self.now * self.lanes)))
+        for place in places:
+            value = e.math.add(e.read(sums, "float32", place, self.lanes),
+                               e.read(self.memory[0], "float32", t.Add(kept, e.i64(place)), self.lanes))
+            e.write(self.memory[0], t.Add(kept, e.i64(place)), value, self.lanes)
+        with e.when(self.finishing):
+            self.epilogue(self.memory[0], width, kept)
+
+    def _from_registers(self, sums: t.Buffer, width: int, places: list[int]) -> None:
+        """A loop needs the sums in memory; as a copy, so that the sums themselves stay in registers."""
+        e = self.e
+        if width * self.now == 1 or self.epilogue_cost <= UNROLLED:
+            self.epilogue(sums, width)
+            return
+        made = e.local("made", "float32", width * self.now * self.lanes)
+        for place in places:
+            e.write(made, place, e.read(sums, "float32", place, self.lanes), self.lanes)
+        self.epilogue(made, width)
+
+
+def _even(length: int, width: int) -> int:
+    """The widest tile of at most `width`, not much less, that leaves the smallest rest."""
+    if length <= width:
+        return length
+    return min(range(width, max(width * 3 // 4, 1) - 1, -1), key=lambda w: (-length % w, -w))

@@ -1,0 +1,306 @@
+"""What all window kernels share: units of work, rows, and the tiles of a line with what the padding leaves of them.
+
+A unit of work is a batch element, a few rows, and some blocks of channels. A line of static extent is cut into tiles
+whose taps are known to read an element or not, so padding costs nothing and is never stored; of a line whose extent
+only the run knows, results whose windows reach outside are made one by one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.conv.tiles import all_taps, inside, pieces, split
+from tilegraph.codegen.emitter import TASK_COST, Emitter
+from tilegraph.codegen.generated import Generated
+from tilegraph.codegen.tir_math import V, typed
+from tilegraph.ops.conv import Axis, ConvSpace, Result
+from tilegraph.ops.index import Var
+from tilegraph.ops.prims import Decline
+from tilegraph.ops.space import Apply, insts
+from tilegraph.spec.dims import Dim
+from tilegraph.spec.filters import Filters
+
+PIXELS = 256  # results of a unit, so that its sums and its part of the source stay in the caches
+MAX_TAPS = 16  # of a line, for each of which there is code
+UNROLLED = 12  # an epilogue of more vector instructions is a loop over the results of a tile
+
+Taps = tuple[tuple[int, ...], ...]
+
+
+class Sliding(ABC):
+    """`vectors`: blocks of channels of a unit. `width`: results of a line that are summed at once."""
+
+    vectors: int
+    width: int
+    y: t.Expr  # the row and the line's position of the tile that is emitted
+    x: t.Expr
+    first_row: t.Expr  # of the unit
+    first_pixel: t.Expr
+
+    def __init__(self, space: ConvSpace, vector_bits: int) -> None:
+        if vector_bits // 32 != space.lanes:
+            raise Decline(f"blocks of {space.lanes} channels, but vectors of {vector_bits // 32}")
+        self.space = space
+        self.lanes = space.lanes
+        self.e = Emitter()
+        self.result = self.e.output(0, "float")
+        self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Result)]
+        self.memory: list[t.Buffer] = []
+        self.scratch = Dim.of(0)
+        self.bias = None if space.bias_slot is None else self.e.input(space.bias_slot, "float")
+        self.row = space.axes[0] if len(space.axes) == 2 else None
+        self.line = space.axes[-1]
+        taps = self.line.kernel.as_int()
+        self.long = taps is None or taps > MAX_TAPS
+        self.epilogue_cost = sum(i.point.cost for i in insts(space.value) if isinstance(i, Apply))
+
+    # -- units ------------------------------------------------------------------------------------------------
+    def run(self, name: str, filters: tuple[tuple[int, Filters], ...], work: int) -> Generated:
+        """`work`: vector instructions for each result of a unit."""
+        e, space = self.e, self.space
+        panels = -(-space.blocks // self.vectors)
+        rows, line, parts, pixels = self._parts()
+        self.pixels = pixels
+        with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
+            p = e.share(t.Rem(u, e.i64(panels))) if panels > 1 else e.i64(0)
+            part = e.share(t.Rem(t.Div(u, e.i64(panels)), e.dim(parts))) if parts != 1 else e.i64(0)
+            if space.batch is not None:
+                e.loops[space.batch] = e.share(t.Div(t.Div(u, e.i64(panels)), e.dim(parts)))
+            full = space.blocks // self.vectors
+            if space.blocks % self.vectors == 0:
+                self._unit(p, part, self.vectors, rows, line)
+            elif full == 0:
+                self._unit(p, part, space.blocks, rows, line)
+            else:
+                with e.block() as whole:
+                    self._unit(p, part, self.vectors, rows, line)
+                with e.block() as last:
+                    self._unit(p, part, space.blocks % self.vectors, rows, line)
+                e.stmts.append(t.IfThenElse(t.LT(p, e.i64(full)), t.sequence(whole), t.sequence(last)))
+        extent = space.n * parts * panels
+        grain = Dim.of(TASK_COST).ceildiv(Dim.max(pixels * work, 1))
+        if space.bias_slot is not None and space.filters % self.lanes:
+            filters = (*filters, (space.bias_slot, Filters("bias", self.lanes)))
+        return e.finish(name, self.memory, extent=extent, align=1, scratch=self.scratch, grain=grain,
+                        filters=filters)
+
+    def _parts(self) -> tuple[int, int, Dim, Dim]:
+        """(rows of a unit, results of a line of a unit or 0 for all, units of an image, results of a unit)."""
+        if self.row is None:
+            if not self.line.plain:
+                return 1, 0, Dim.of(1), self.line.out
+            size = max(PIXELS // self.width, 1) * self.width
+            static = self.line.out.as_int()
+            if static is not None and static <= size + size // 2:
+                return 1, 0, Dim.of(1), self.line.out
+            return 1, size, self.line.out.ceildiv(size), Dim.of(size)
+        height, length = self.row.out.as_int(), self.line.out.as_int()
+        rows = 4 if length is None else max(1, -(-PIXELS // length))
+        if height is not None:
+            rows = -(-height // max(1, round(height / rows)))
+        return rows, 0, self.row.out.ceildiv(rows), self.line.out * rows
+
+    def _unit(self, p: t.Expr, part: t.Expr, vectors: int, rows: int, line: int) -> None:
+        e, space = self.e, self.space
+        self.panel, self.now = p, vectors
+        first = e.share(t.Mul(part, e.i64(rows if self.row else line)))
+        self.first_pixel = e.i64(0) if self.row else first
+
+        def walk() -> None:
+            if self.row is None:
+                self._set(space.at[-1], e.i64(0))
+                self.first_row = self.y = e.i64(0)
+                self.taps_of_row()
+                if line:
+                    count = e.share(t.Min(t.Sub(e.dim(self.line.out), first), e.i64(line)))
+                    self._plain(first, count, line)
+                else:
+                    self._whole_line()
+                return
+            count = t.Min(t.Sub(e.dim(self.row.out), first), e.i64(rows))
+            with e.loop("y", count, first) as y:
+                self.y, self.first_row = y, first
+                self._set(space.at[0], y)
+                self.taps_of_row()
+                self._whole_line()
+
+        self.unit(walk)
+
+    def unit(self, walk: Callable[[], None]) -> None:
+        """Walks over the tiles of the unit, once or more."""
+        walk()
+
+    def _set(self, var: Var | None, value: t.Expr) -> None:
+        if var is not None:
+            self.e.loops[var] = value
+
+    # -- rows -------------------------------------------------------------------------------------------------
+    def taps_of_row(self) -> None:
+        """`low` and `high`: which taps of the column of a window lie in the source at row y; `high` None: one tap."""
+        e, axis = self.e, self.row
+        self.low, self.high = e.i64(0), e.i64(1)
+        self.safe_row = True
+        if axis is None:
+            return
+        if axis.kernel == 1 and inside(axis):
+            return
+        # The bounds are computed even where all taps are inside: LLVM would unroll a loop of known length, find that
+        # neighbouring taps read the same elements, and keep them in registers that it does not have.
+        self.safe_row = False
+        self.low, self.high = self.reach(axis, self.y)
+
+    def reach(self, axis: Axis, place: t.Expr) -> tuple[t.Expr, t.Expr]:
+        """[low, high) of the taps of result `place` that read an element."""
+        e = self.e
+        origin = e.share(t.Sub(e.i64(axis.before), t.Mul(place, e.i64(axis.stride))))
+        step = axis.dilation
+
+        def taps(elements: t.Expr) -> t.Expr:
+            rounded = t.Div(t.Add(elements, e.i64(step - 1)), e.i64(step)) if step > 1 else elements
+            return t.Min(t.Max(rounded, e.i64(0)), e.dim(axis.kernel))
+
+        return e.share(taps(origin)), e.share(taps(t.Add(origin, e.dim(axis.size))))
+
+    # -- lines ------------------------------------------------------------------------------------------------
+    def _whole_line(self) -> None:
+        e, axis = self.e, self.line
+        length, size = axis.out.as_int(), axis.size.as_int()
+        if self.long:
+            with e.loop("x", e.dim(axis.out)) as x:
+                self._edge(x)
+        elif length is not None and size is not None:
+            for piece in pieces(axis, split(length, self.width)):
+                if piece.count == 1:
+                    self._at(e.i64(piece.start), piece.width, piece.taps)
+                else:
+                    with e.loop("x", piece.count) as x:
+                        at = e.share(t.Add(t.Mul(x, e.i64(piece.width)), e.i64(piece.start)))
+                        self._at(at, piece.width, piece.taps)
+        elif axis.plain:
+            self._plain(e.i64(0), e.dim(axis.out), 0)
+        else:
+            self._unknown_line()
+
+    def _plain(self, first: t.Expr, count: t.Expr, whole: int) -> None:
+        """`count` results from `first`, all inside; `whole`: `count` in all units but the last of an image."""
+        e, width = self.e, self.width
+        taps = all_taps(self.line, width)
+        with e.loop("x", t.Div(count, e.i64(width))) as x:
+            self._at(e.share(t.Add(first, t.Mul(x, e.i64(width)))), width, taps)
+        total = self.line.out.as_int() if self.line.plain else None
+        if total is not None and whole:
+            rest = total % whole % width
+            if rest:
+                with e.when(t.NE(t.Rem(count, e.i64(width)), e.i64(0))):
+                    self._at(e.share(t.Add(first, t.Sub(count, e.i64(rest)))), rest, all_taps(self.line, rest))
+            return
+        done = e.share(t.Mul(t.Div(count, e.i64(width)), e.i64(width)))
+        part = 1 << (width.bit_length() - 1)
+        while part:
+            if part < width:
+                left = t.Sub(count, done)
+                with e.when(t.NE(t.Rem(t.Div(left, e.i64(part)), e.i64(2)), e.i64(0))):
+                    before = t.Mul(t.Div(left, e.i64(2 * part)), e.i64(2 * part))
+                    self._at(e.share(t.Add(t.Add(first, done), before)), part, all_taps(self.line, part))
+            part //= 2
+
+    def _unknown_line(self) -> None:
+        e, axis = self.e, self.line
+        out, one = e.share(e.dim(axis.out)), e.i64(axis.stride)
+        lead = t.Div(t.Add(e.i64(axis.before), e.i64(axis.stride - 1)), one)
+        low = e.share(t.Min(lead, out))
+        # The last window that ends inside starts at size - reach.
+        reach = (axis.kernel - 1) * axis.dilation - axis.before
+        last = t.Sub(e.dim(axis.size), t.Add(e.dim(reach), e.i64(1)))
+        full = t.Select(t.LT(last, e.i64(0)), e.i64(0), t.Add(t.Div(last, one), e.i64(1)))
+        high = e.share(t.Max(t.Min(full, out), low))
+        with e.loop("x", low) as x:
+            self._edge(x)
+        self._plain(low, e.share(t.Sub(high, low)), 0)
+        with e.loop("x", t.Sub(out, high), high) as x:
+            self._edge(x)
+
+    def _at(self, x: t.Expr, width: int, taps: Taps) -> None:
+        self.x = x
+        self.tile(width, taps)
+
+    def _edge(self, x: t.Expr) -> None:
+        self.x = x
+        low, high = self.reach(self.line, x)
+        self.edge(low, high)
+
+    @abstractmethod
+    def tile(self, width: int, taps: Taps) -> None:
+        """Results x .. x+width-1 of the line."""
+
+    @abstractmethod
+    def edge(self, low: t.Expr, high: t.Expr) -> None:
+        """Result x, of which taps low .. high-1 read an element."""
+
+    # -- values -----------------------------------------------------------------------------------------------
+    def source_at(self, channel: dict[Var, t.Expr]) -> t.Expr:
+        """The offset of the first tap of result (y, x), which may lie outside."""
+        e, space = self.e, self.space
+        at = dict(channel)
+        if self.row is not None:
+            at[space.inside[0]] = t.Sub(t.Mul(self.y, e.i64(self.row.stride)), e.i64(self.row.before))
+        at[space.inside[-1]] = t.Sub(t.Mul(self.x, e.i64(self.line.stride)), e.i64(self.line.before))
+        return e.share(e.index(space.source, at))
+
+    @property
+    def row_step(self) -> t.Expr:
+        """From one tap to the next in the column of a window."""
+        if self.row is None:
+            return self.e.i64(0)
+        return self.e.dim(self.space.source.coef(self.space.inside[0]) * self.row.dilation)
+
+    @property
+    def element(self) -> int:
+        """From one element of a line to the next."""
+        return self.space.source.coef(self.space.inside[-1]).value
+
+    def fma(self, a: t.Expr, b: t.Expr, c: t.Expr) -> V:
+        return V(t.intrinsic(typed("float32", self.lanes), "llvm.fma", a, b, c), "float32", self.lanes)
+
+    def epilogue(self, sums: t.Buffer, width: int, place: int | t.Expr = 0) -> None:
+        """Stores results x .. x+width-1 from `sums` [result][block][lane]."""
+        e = self.e
+        if width * self.now == 1 or self.epilogue_cost <= UNROLLED:
+            for i in range(width):
+                self._store(sums, t.Add(self.x, e.i64(i)) if i else self.x, _plus(e, place, i * self.now * self.lanes))
+            return
+        with e.loop("i", width) as i:
+            at = t.Mul(i, e.i64(self.now * self.lanes))
+            self._store(sums, e.share(t.Add(self.x, i)), e.share(t.Add(at, place)) if place != 0 else at)
+
+    def _store(self, sums: t.Buffer, x: t.Expr, place: int | t.Expr) -> None:
+        e, space = self.e, self.space
+        self._set(space.at[-1], x)
+        e.loops[space.lane] = e.i64(0)
+        for j in range(self.now):
+            block = self.block_of(j)
+            self._set(space.block, block)
+            value = e.math.share(e.read(sums, "float32", _plus(e, place, j * self.lanes), self.lanes))
+            value = self.finished(value, block)
+            if self.bias is not None:
+                at = t.Mul(block, e.i64(self.lanes))
+                value = e.math.add(value, e.read(self.bias, "float32", at, self.lanes))
+            known = {id(leaf): value for leaf in self.leaves}
+            e.write(self.result, e.index(space.address), e.value(space.value, space.lane, self.lanes, known),
+                    self.lanes)
+
+    def finished(self, value: V, block: t.Expr) -> V:
+        """The result of what was summed: zero in lanes that are no channels."""
+        return value
+
+    def block_of(self, j: int) -> t.Expr:
+        e = self.e
+        return e.share(t.Add(t.Mul(self.panel, e.i64(self.vectors)), e.i64(j)))
+
+
+def _plus(e: Emitter, place: int | t.Expr, more: int) -> int | t.Expr:
+    if isinstance(place, int):
+        return place + more
+    return t.Add(place, e.i64(more)) if more else place

@@ -1,0 +1,84 @@
+"""Compiles and runs one window kernel on plain numpy values; the reference is ONNX Runtime's on the plain model, in
+float64 where it has the operator."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from tests.numeric.codegen.runner import Array, Compiled
+from tests.unit.conv_kernels.bodies import Body, body
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.conv import generate
+from tilegraph.codegen.isa import Isa, host
+from tilegraph.codegen.library import link
+from tilegraph.compiler.filters import pack_filters
+from tilegraph.ops.conv import lower_conv, plan_conv
+
+
+def compiled(made: Body, isa: Isa | None = None) -> Compiled:
+    lowered = lower_conv(made.nodes, [made.output], {"": 20})
+    isa = isa or host()
+    kernel = generate(plan_conv(lowered), "tg_test", isa.vector_bits)
+    data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "k.so"
+        link({"tg_test": data}, path)
+        library = ctypes.CDLL(str(path))
+    return Compiled(lowered, None, kernel.kernel, library["__tvm_ffi_tg_test"], library)  # type: ignore[arg-type]
+
+
+def blocks(a: Array, lanes: int, fill: float = 0.0) -> Array:
+    """[N, C, *S] -> [N, C/lanes, *S, lanes]; lanes past C hold `fill`."""
+    padded = np.full((a.shape[0], -(-a.shape[1] // lanes) * lanes, *a.shape[2:]), fill, a.dtype)
+    padded[:, :a.shape[1]] = a
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(a.shape[0], -1, lanes, *a.shape[2:]), 2, -1))
+
+
+def plain(a: Array, channels: int) -> Array:
+    back = np.moveaxis(a, -1, 2)
+    return back.reshape(a.shape[0], -1, *a.shape[2:-1])[:, :channels]
+
+
+def packed(made: Compiled, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """`feeds` with constants as the kernel reads them."""
+    names = {slot: value.name for slot, value in made.lowered.inputs}
+    found = dict(feeds)
+    for slot, how in made.kernel.filters:
+        array = feeds[names[slot]]
+        found[names[slot]] = pack_filters(array, how).reshape(-1, *(1,) * (array.ndim - 1))  # of the runner's rank
+    return found
+
+
+def run(text: str, feeds: Mapping[str, Array], *, lanes: int = 16, blocked: Sequence[str] = ("x",), tasks: int = 2,
+        isa: Isa | None = None, fences: bool = False) -> Array:
+    """The kernel's answer as a plain value. Lanes of the source past C hold NaN: nothing of them may leak."""
+    made = compiled(body(text, lanes, blocked), isa)
+    known = {name: blocks(a, lanes, np.nan if name == "x" else 0.0) if name in blocked else a
+             for name, a in feeds.items()}
+    given = packed(made, known)
+    (got,) = made.run(given, tasks, 4)
+    if fences:
+        made.check_fences(given, tasks)
+    channels = body(text, lanes, blocked).plain.graph.outputs[0].shape[1]  # type: ignore[index]
+    tail = got.shape[1] * lanes - int(channels)
+    if tail:
+        assert np.isfinite(got).all(), "lanes that are no channels must stay finite"
+    return plain(got, int(channels))
+
+
+def reference(text: str, feeds: Mapping[str, Array], wide: bool = True) -> Array:
+    """ONNX Runtime's answer on the plain model, without optimizations."""
+    model = ir.to_proto(body(text, blocked=()).plain)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    answer: Array = session.run(None, dict(feeds))[0]
+    return answer

@@ -1,0 +1,184 @@
+"""Convolution kernels in blocked layout against float64 and ONNX Runtime: sizes with tails, borders, strides, dilation,
+groups, symbolic extents, epilogues, instruction sets, memory that must not be touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.numeric.codegen.runner import Array
+from tests.numeric.conv_kernels.conv_runner import compiled, reference, run
+from tests.unit.conv_kernels.bodies import body
+from tilegraph.codegen.isa import Isa, host
+from tilegraph.ops.prims import Decline
+
+pytestmark = pytest.mark.skipif(host().vector_bits < 512, reason="this machine has no AVX-512")
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
+    return (np.random.default_rng(seed).normal(size=shape) * scale).astype(np.float32)
+
+
+def feeds_of(n: int, c: int, k: int, size: tuple[int, ...], kernel: tuple[int, ...], groups: int = 1) \
+        -> dict[str, Array]:
+    depth = c // groups
+    return {"x": normal(n, c, *size), "b": normal(k, seed=2),
+            "w": normal(k, depth, *kernel, seed=1, scale=(depth * np.prod(kernel)) ** -0.5)}
+
+
+def close(got: Array, want: Array) -> None:
+    """Results of size 1 from sums of up to a few thousand products."""
+    assert got.shape == want.shape
+    assert float(np.std(want)) > 0.1, "a constant answer proves nothing"
+    assert float(np.abs(got - want).max()) <= 1e-5
+
+
+def text_of(feeds: dict[str, Array], attributes: str, tail: str = "y = Identity(t)", groups: int = 1) -> str:
+    x, w = (",".join(map(str, feeds[name].shape)) for name in "xw")
+    rank = feeds["x"].ndim - 2
+    out = ",".join("ABC"[:rank])
+    return (f"(float[{x}] x, float[{w}] w, float[{len(feeds['b'])}] b) => (float[{len(feeds['x'])},{len(feeds['b'])},"
+            f"{out}] y) {{ t = Conv<{attributes}{', ' if attributes else ''}group={groups}>(x, w, b) {tail} }}")
+
+
+@pytest.mark.parametrize(("c", "k", "size", "kernel", "attributes"), [
+    (16, 16, (5, 7), (1, 1), ""),
+    (64, 32, (14, 14), (1, 1), ""),
+    (40, 24, (1, 450), (1, 1), ""),
+    (1200, 48, (3, 5), (1, 1), "strides=[2,2]"),
+    (32, 96, (9, 9), (3, 3), "pads=[1,1,1,1]"),
+    (24, 40, (11, 17), (3, 3), "pads=[1,1,1,1], strides=[2,2]"),
+    (16, 176, (4, 4), (3, 3), "pads=[1,1,1,1]"),
+    (80, 16, (6, 30), (5, 3), "pads=[0,2,4,1]"),
+    (33, 17, (9, 8), (3, 3), "pads=[2,2,2,2], dilations=[2,2]"),
+    (16, 32, (13, 12), (3, 2), "dilations=[3,2], strides=[2,3], pads=[1,0,2,5]"),
+    (32, 16, (7, 7), (7, 7), ""),
+    (16, 16, (3, 3), (3, 3), "pads=[3,3,3,3]"),
+    (16, 16, (8, 8), (3, 3), "auto_pad=\"SAME_LOWER\", strides=[2,2]"),
+    (16, 64, (200,), (5,), "pads=[2,2], strides=[2]"),
+    (64, 16, (1,), (3,), "pads=[1,1]"),
+    (144, 32, (20,), (9,), ""),
+])
+def test_shapes(c: int, k: int, size: tuple[int, ...], kernel: tuple[int, ...], attributes: str) -> None:
+    feeds = feeds_of(2, c, k, size, kernel)
+    text = text_of(feeds, attributes)
+    close(run(text, feeds), reference(text, feeds))
+
+
+@pytest.mark.parametrize(("c", "k", "kernel", "attributes"), [
+    (3, 32, (7, 7), "pads=[3,3,3,3], strides=[2,2]"),
+    (1, 16, (3, 3), "pads=[1,1,1,1]"),
+    (4, 24, (1, 1), ""),
+    (20, 16, (3, 3), ""),
+])
+def test_a_plain_source(c: int, k: int, kernel: tuple[int, int], attributes: str) -> None:
+    feeds = feeds_of(2, c, k, (21, 30), kernel)
+    text = text_of(feeds, attributes)
+    close(run(text, feeds, blocked=()), reference(text, feeds))
+
+
+@pytest.mark.parametrize(("c", "k", "groups"), [(64, 64, 2), (96, 192, 3), (32, 128, 2)])
+def test_groups(c: int, k: int, groups: int) -> None:
+    feeds = feeds_of(1, c, k, (9, 10), (3, 3), groups)
+    text = text_of(feeds, "pads=[1,1,1,1]", groups=groups)
+    close(run(text, feeds), reference(text, feeds))
+
+
+@pytest.mark.parametrize(("c", "size", "kernel", "attributes"), [
+    (16, (9, 20), (3, 3), "pads=[1,1,1,1]"),
+    (40, (14, 13), (5, 5), "pads=[2,2,2,2], strides=[2,2]"),
+    (24, (30,), (3,), "dilations=[2]"),
+    (96, (3, 3), (3, 3), "pads=[1,1,1,1]"),
+    (16, (40, 4), (20, 1), ""),
+    (16, (4, 60), (1, 20), "pads=[0,3,0,10]"),
+])
+def test_depthwise(c: int, size: tuple[int, ...], kernel: tuple[int, ...], attributes: str) -> None:
+    feeds = feeds_of(2, c, c, size, kernel, c)
+    text = text_of(feeds, attributes, groups=c)
+    close(run(text, feeds), reference(text, feeds))
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 5, 3), (1, 9, 40), (3, 2, 17)])
+@pytest.mark.parametrize(("kernel", "attributes", "groups"), [
+    ((3, 3), "pads=[1,1,1,1]", 1), ((3, 3), "pads=[1,1,1,1], strides=[2,2]", 1), ((1, 1), "", 1),
+    ((5, 5), "pads=[4,4,4,4], dilations=[2,2], strides=[1,3]", 1), ((3, 3), "pads=[1,1,1,1]", 32),
+    ((1, 1), "strides=[2,2]", 1),
+])
+def test_symbolic_extents(size: tuple[int, int, int], kernel: tuple[int, int], attributes: str, groups: int) -> None:
+    feeds = feeds_of(size[0], 32, 32, size[1:], kernel, groups)
+    text = text_of(feeds, attributes, groups=groups)
+    text = text.replace(f"[{','.join(map(str, feeds['x'].shape))}] x", "[N,32,H,W] x").replace(
+        f"[{size[0]},32,A", "[N,32,A")
+    close(run(text, feeds), reference(text, feeds))
+
+
+@pytest.mark.parametrize("c", [16, 720])
+def test_epilogues(c: int) -> None:
+    feeds = {**feeds_of(2, c, 48, (6, 11), (3, 3)), "r": normal(2, 48, 6, 11, seed=3), "s": normal(2, 48, 1, 1, seed=4)}
+    text = (f"(float[2,{c},6,11] x, float[48,{c},3,3] w, float[48] b, float[2,48,6,11] r, float[2,48,1,1] s) => "
+            "(float[2,48,6,11] y) { t = Conv<pads=[1,1,1,1]>(x, w, b) u = Sigmoid(t) v = Mul(t, u) z = Mul(v, s) "
+            "y = Add(z, r) }")
+    close(run(text, feeds, blocked=("x", "r", "s")), reference(text, feeds))
+
+
+@pytest.mark.parametrize("tail", ["y = Relu(t)", "y = HardSwish(t)", "y = Erf(t)"])
+def test_activations(tail: str) -> None:
+    feeds = feeds_of(1, 16, 40, (8, 9), (3, 3))
+    text = text_of(feeds, "", tail)
+    close(run(text, feeds), reference(text, feeds))
+
+
+@pytest.mark.parametrize(("size", "op"), [
+    ((9, 20), "MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>"),
+    ((8, 7), "MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>"),
+    ((11, 30), "MaxPool<kernel_shape=[5,5], pads=[2,2,2,2]>"),
+    ((20, 6), "MaxPool<kernel_shape=[3,2], dilations=[2,3]>"),
+    ((9, 20), "AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>"),
+    ((9, 20), "AveragePool<kernel_shape=[3,3], strides=[2,1], pads=[1,1,1,1], count_include_pad=1>"),
+    ((7, 7), "GlobalAveragePool"),
+    ((40, 33), "GlobalAveragePool"),
+    ((5, 6), "GlobalMaxPool"),
+    ((30,), "MaxPool<kernel_shape=[3], strides=[2]>"),
+])
+@pytest.mark.parametrize("channels", [16, 40, 80])
+def test_pooling(size: tuple[int, ...], op: str, channels: int) -> None:
+    x = normal(2, channels, *size) + normal(2, channels, *(1,) * len(size), seed=1)
+    out = ",".join("ABC"[:len(size)])
+    text = (f"(float[2,{channels},{','.join(map(str, size))}] x) => (float[2,{channels},{out}] y) {{ t = {op}(x) "
+            "y = Mul(t, t) }")
+    close(run(text, {"x": x}), reference(text, {"x": x}))
+
+
+def test_pooling_of_symbolic_extents() -> None:
+    x = normal(2, 32, 5, 9) + 1
+    text = "(float[N,32,H,W] x) => (float[N,32,1,1] y) { y = GlobalAveragePool(x) }"
+    want = x.mean((2, 3), keepdims=True)
+    assert float(np.abs(run(text, {"x": x}) - want).max()) <= 1e-6
+
+
+@pytest.mark.parametrize("base", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(("c", "k", "size"), [(24, 40, (9, 13)), (3, 16, (8, 8)), (100, 8, (7, 7))])
+def test_instruction_sets(base: str, c: int, k: int, size: tuple[int, int]) -> None:
+    feeds = feeds_of(1, c, k, size, (3, 3))
+    text = text_of(feeds, "pads=[1,1,1,1]", "y = Tanh(t)")
+    got = run(text, feeds, lanes=8 if base == "x86-64-v3" else 16, isa=Isa(base), blocked=("x",) if c > 4 else ())
+    close(got, reference(text, feeds))
+
+
+def test_blocks_are_those_of_the_vectors() -> None:
+    feeds = feeds_of(1, 16, 16, (4, 4), (1, 1))
+    with pytest.raises(Decline, match="blocks of 8 channels, but vectors of 16"):
+        run(text_of(feeds, ""), feeds, lanes=8, isa=Isa("x86-64-v4"))
+    with pytest.raises(Decline, match="256 bits or more"):
+        compiled(body(text_of(feeds, ""), 8), Isa("x86-64-v2"))
+
+
+@pytest.mark.parametrize(("c", "k", "size", "kernel", "attributes", "groups"), [
+    (24, 24, (5, 9), (3, 3), "pads=[1,1,1,1]", 1), (17, 40, (1, 33), (1, 1), "", 1), (600, 16, (4, 5), (3, 3), "", 1),
+    (32, 32, (6, 6), (3, 3), "pads=[1,1,1,1]", 32), (3, 8, (9, 9), (3, 3), "pads=[1,1,1,1], strides=[2,2]", 1),
+])
+def test_nothing_outside_is_touched(c: int, k: int, size: tuple[int, int], kernel: tuple[int, int], attributes: str,
+                                    groups: int) -> None:
+    feeds = feeds_of(1, c, k, size, kernel, groups)
+    text = text_of(feeds, attributes, groups=groups)
+    close(run(text, feeds, blocked=("x",) if c > 4 else (), fences=True), reference(text, feeds))

@@ -1,0 +1,44 @@
+"""Constants of convolutions in the layout that kernels read, see `spec.filters`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilegraph.spec.filters import Filters
+
+Array = np.ndarray[Any, Any]
+
+
+def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
+    """The shape of what `pack_filters` makes of a tensor of `shape`."""
+    panels = -(-shape[0] // how.panel)
+    rows, columns = _window(shape)
+    match how.kind:
+        case "direct":
+            return panels, -(-shape[1] // how.block), columns, rows, how.block, how.panel
+        case "taps":
+            return panels, rows, columns, how.panel
+        case "bias":
+            return panels, how.panel
+    raise ValueError(how.kind)
+
+
+def pack_filters(array: Array, how: Filters) -> Array:
+    """Weights [K, C, (rows,) columns] or a bias [K] laid out as `how` says."""
+    extents = packed_extents(array.shape, how)
+    rows, columns = _window(array.shape)
+    channels = array.shape[1] if array.ndim > 1 else 1
+    depth = -(-channels // how.block) * how.block
+    whole = np.zeros((extents[0] * how.panel, depth, rows, columns), array.dtype)
+    whole[:array.shape[0], :channels] = array.reshape(-1, channels, rows, columns)
+    parts = whole.reshape(extents[0], how.panel, depth // how.block, how.block, rows, columns)
+    return np.ascontiguousarray(parts.transpose(0, 2, 5, 4, 3, 1) if how.kind == "direct"
+                                else parts.transpose(0, 2, 3, 4, 5, 1)).reshape(extents)
+
+
+def _window(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) < 3:
+        return 1, 1
+    return (1, shape[2]) if len(shape) == 3 else (shape[2], shape[3])

@@ -1,0 +1,27 @@
+"""How kernels of convolutions want their constants laid out; the compiler lays them out, see `compiler.filters`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Filters:
+    """A layout of weights [K, C, (rows,) columns] or of a bias [K], filled up with zeros.
+
+    direct: [K/panel][C/block][column][row][channel of the block][filter of the panel]
+    taps: [K/panel][row][column][filter of the panel], for C = 1
+    bias: [K/panel][filter of the panel]
+    """
+
+    kind: str
+    panel: int
+    block: int = 1
+
+    def to_json(self) -> list[Any]:
+        return [self.kind, self.panel, self.block]
+
+    @staticmethod
+    def from_json(data: list[Any]) -> Filters:
+        return Filters(*data)
