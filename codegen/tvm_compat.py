@@ -56,6 +56,13 @@ def external(dtype: str, name: str, *args: Expr) -> Expr:
     return X.call_pure_extern(dtype, name, *args)
 
 
+def prefetch(buffer: Buffer, at: Expr) -> Stmt:
+    """Asks for the cache line of an element. It need not exist: a hint reads nothing and cannot fail."""
+    read, all_levels, data = (X.IntImm("int32", k) for k in (0, 3, 1))
+    return X.Evaluate(X.call_llvm_intrin("void", "llvm.prefetch", X.address_of(BufferLoad(buffer, [at])), read,
+                                         all_levels, data))
+
+
 def reinterpret(dtype: str, a: Expr) -> Expr:
     return X.reinterpret(dtype, a)
 
