@@ -17,7 +17,7 @@ from tilegraph.bench.threads import lost, place, snapshot, working
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system has no schedstat")
 
 _TWO_WORKERS = """
-import json, os, sys, threading
+import json, os, sys, threading, time
 sys.path.insert(0, {root!r})
 from tilegraph.bench.threads import place
 import hashlib
@@ -26,7 +26,7 @@ stop = threading.Event()
 def work():
     while not stop.is_set(): hashlib.sha256(data).digest()  # without the interpreter's lock
 idle = threading.Thread(target=stop.wait); idle.start()
-busy = threading.Thread(target=work); busy.start()
+busy = threading.Thread(target=work); busy.start(); time.sleep(0.1)
 placed = place(lambda: hashlib.sha256(data).digest(), {cpus})
 found = {{name: sorted(os.sched_getaffinity(t)) for name, t in
          (("main", threading.get_native_id()), ("busy", busy.native_id), ("idle", idle.native_id))}}
@@ -54,6 +54,7 @@ def test_a_thread_that_sleeps_is_not_a_working_one() -> None:
     end = threading.Event()
     sleeper = threading.Thread(target=end.wait)
     sleeper.start()
+    time.sleep(0.1)  # until it sleeps: on a busy machine a new thread waits for its first turn
     try:
         assert sleeper.native_id not in working(lambda: None, 0.1)
         assert threading.get_native_id() in working(lambda: None, 0.1)
