@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.cases import NOT_SLOWER, Case, Feeds, shapes
-from tilegraph.bench import BenchResult, Peer, WorkerDied, bench
+from tilegraph.bench import BenchResult, Peer, WorkerDied, WorkerRefused, bench
 from tilegraph.bench.kinds import Found
 from tilegraph.bench.peers import peer_for
 from tilegraph.bench.rivals import Rival, rivals
@@ -112,13 +112,13 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
 
 
 def _time(outcome: Outcome, both: Sequence[Peer], feeds: Feeds, threads: int, runs: int, create: bool) -> None:
-    """Times `both` and the rivals that take part. One that crashes is named, and the others are timed without it."""
+    """Times `both` and the rivals that take part. One that fails is named, and the others are timed without it."""
     while True:
         others = [r.peer for r in outcome.rivals if r.peer is not None]
         try:
             outcome.benches[threads] = bench([*both, *others], threads=threads, runs=runs, inputs=feeds, create=create)
             return
-        except WorkerDied as error:
+        except (WorkerDied, WorkerRefused) as error:
             failed = [r for r in outcome.rivals if r.peer is not None and r.peer is error.peer]
             if not failed:
                 raise

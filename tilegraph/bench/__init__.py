@@ -2,8 +2,8 @@
 
 from tilegraph.bench.measure import bench
 from tilegraph.bench.peers import Peer, peer_for
-from tilegraph.bench.process import WorkerDied
+from tilegraph.bench.process import WorkerDied, WorkerRefused
 from tilegraph.bench.result import BenchResult, ModelTiming
 from tilegraph.bench.table import table
 
-__all__ = ["BenchResult", "ModelTiming", "Peer", "WorkerDied", "bench", "peer_for", "table"]
+__all__ = ["BenchResult", "ModelTiming", "Peer", "WorkerDied", "WorkerRefused", "bench", "peer_for", "table"]

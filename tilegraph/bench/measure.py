@@ -32,6 +32,7 @@ WARM_BELOW_S = 50e-3  # longer runs refill the caches in a small part of their t
 GAP_S = 5e-3  # between samples: pool threads of the peer before stop spinning
 CONTENDED = 0.02  # share of a sample that a thread may wait for its CPU
 RETAKES = 4  # of a sample in which one waited longer
+ALONE_RETAKES = 2  # with one thread, whose waiting is taken off: only the caches have suffered
 CREATIONS = 7
 PINNED_THREADS = 2  # up to this many threads, workers are bound to CPUs
 
@@ -82,7 +83,7 @@ def bench(models: Sequence[str | Path | Peer], *, threads: int = 1, runs: int = 
             notes.append(f"fewer than {threads} working threads were found and placed for {', '.join(loose)}")
     if any(contended):
         notes.append(f"{sum(contended)} of {runs * len(peers)} samples were taken while other programs wanted the CPUs "
-                     f"(a thread waited more than {CONTENDED:.0%} of the time, {RETAKES + 1} times running)")
+                     f"(a thread waited more than {CONTENDED:.0%} of the time, {plans[0].retakes + 1} times running)")
     timings, coverage = [], 1.0
     for i, peer in enumerate(peers):
         interval = median_interval(paired_ratios(samples[0], samples[i]))
@@ -151,10 +152,12 @@ def _placed(workers: Sequence[WorkerProcess], threads: int, cpus: list[int] | No
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one sample of a peer is taken: runs in it, and seconds of runs before it (None: not even one)."""
+    """How one sample of a peer is taken: runs in it, seconds of runs before it (None: not even one), and how often it
+    is taken again while others disturb it."""
 
     repeats: int
     warm_s: float | None
+    retakes: int = RETAKES
 
 
 def _plan(worker: WorkerProcess, threads: int) -> _Plan:
@@ -165,7 +168,7 @@ def _plan(worker: WorkerProcess, threads: int) -> _Plan:
         each = float(worker.ask("sample", repeats=repeats, warm_s=warm)["seconds"])
         needed = max(1, math.ceil(wanted / max(each, 1e-9)))
         if needed <= repeats or repeats * each >= wanted / 2:
-            return _Plan(needed, warm if each < WARM_BELOW_S else None)
+            return _Plan(needed, warm if each < WARM_BELOW_S else None, ALONE_RETAKES if threads == 1 else RETAKES)
         repeats = min(needed, repeats * 20)
 
 
@@ -191,7 +194,7 @@ def _sample(worker: WorkerProcess, plan: _Plan) -> tuple[float, float]:
     wanted the CPUs, never how long the runs took.
     """
     taken: list[tuple[float, float]] = []  # waited, seconds
-    for _ in range(1 + RETAKES):
+    for _ in range(1 + plan.retakes):
         time.sleep(GAP_S)
         reply = worker.ask("sample", repeats=plan.repeats, warm_s=plan.warm_s)
         taken.append((float(reply["waited"] or 0.0), float(reply["seconds"])))

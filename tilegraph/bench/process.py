@@ -25,6 +25,14 @@ class WorkerDied(TilegraphError):
         self.peer = peer
 
 
+class WorkerRefused(InputError):
+    """A worker could not do what it was told: a model that does not load, an input that is missing. `peer` is its."""
+
+    def __init__(self, message: str, peer: Peer | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
 class WorkerProcess:
     """One `tilegraph.bench.worker`. A context manager: it is ended on leaving, whatever happened."""
 
@@ -55,8 +63,8 @@ class WorkerProcess:
         self.close()
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Sends a command and waits for the reply. Raises InputError for what the worker refused (a model that does not
-        load, an input that is missing), WorkerDied when it ended or said nothing for `timeout_s`."""
+        """Sends a command and waits for the reply. Raises WorkerRefused (an InputError) for what the worker could
+        not do, WorkerDied when it ended or said nothing for `timeout_s`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -72,7 +80,8 @@ class WorkerProcess:
             raise self._died(do)
         reply: dict[str, Any] = json.loads(line)
         if not reply.pop("ok"):
-            raise InputError(f"{self.peer.path}: {' '.join(reply['error'].split())} ({reply['kind']} during '{do}')")
+            raise WorkerRefused(f"{self.peer.path}: {' '.join(reply['error'].split())} ({reply['kind']} during "
+                                f"'{do}')", self.peer)
         return reply
 
     def describe(self) -> dict[str, Any]:

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from models import bench as suite
-from models import report
+from models import pipeline, report
 from models.cases import GROUPS, Case, cases
 from models.overhead import LIMIT_S, Overhead
 from models.pipeline import Outcome, shortfalls
 from models.zoo import _ALL
-from tilegraph.bench import BenchResult, ModelTiming, Peer
+from tilegraph.bench import BenchResult, ModelTiming, Peer, WorkerDied, WorkerRefused
 from tilegraph.bench.kinds import KINDS, Found
 from tilegraph.bench.rivals import Rival
 
@@ -150,6 +150,35 @@ def test_a_model_must_reach_its_ratio_to_the_best_peer_where_there_are_peers() -
     from models.cases import MUST_BEST
 
     assert set(MUST_BEST) <= {c.name for group in ("zoo", "built") for c in cases(group)} | set(ZOO_NAMES)
+
+
+@pytest.mark.parametrize("failure", [WorkerDied, WorkerRefused])
+def test_a_peer_that_fails_while_it_is_timed_is_left_out_and_named(failure: type[WorkerDied | WorkerRefused],
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = _with_peers()
+    outcome.benches.clear()
+    asked: list[list[str]] = []
+
+    def bench(peers: list[Peer], **options: object) -> BenchResult:
+        asked.append([p.name for p in peers])
+        bad = [p for p in peers if p.name == "slow"]
+        if bad:
+            raise failure("gone", bad[0])
+        return _bench(2.0, 1.9, 2.1)
+
+    monkeypatch.setattr(pipeline, "bench", bench)
+    both = [Peer("original", Path()), Peer("ours", Path())]
+    pipeline._time(outcome, both, {}, 2, 7, False)
+    assert asked == [["original", "ours", "slow", "openvino"], ["original", "ours", "openvino"]]
+    assert next(r.reason for r in outcome.rivals if r.name == "slow") == "failed at 2 thread(s): gone"
+    assert list(outcome.benches) == [2]
+
+    def broken(peers: list[Peer], **options: object) -> BenchResult:
+        raise failure("the original", peers[0])
+
+    monkeypatch.setattr(pipeline, "bench", broken)
+    with pytest.raises(failure, match="the original"):
+        pipeline._time(outcome, both, {}, 2, 7, False)
 
 
 def test_peers_that_took_no_part_are_listed_with_the_reason() -> None:
