@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.ops.attention import AttentionSpace, Score
-from tilegraph.ops.index import Ix, Quotient, Var
+from tilegraph.ops.index import Ix, Quotient, Remainder, Var
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Lowered
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, insts
@@ -128,6 +128,8 @@ def _index(ix: Ix, place: Mapping[Var, Array]) -> Array:
     for atom, coef in ix.terms:
         if isinstance(atom, Var):
             value = place[atom]
+        elif not isinstance(atom, (Quotient, Remainder)):  # an index that a run computes
+            raise _Unknown
         else:
             inner, by = _index(atom.of, place), _size(atom.by)
             value = inner // by if isinstance(atom, Quotient) else inner % by

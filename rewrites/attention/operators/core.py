@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,14 +14,15 @@ from tilegraph.rewrites.attention.operators.build import Build, Part
 INF = float("inf")
 
 
-def split_heads(b: Build, value: ir.Value, heads: int, what: str) -> ir.Value:
-    """[B, S, heads * D] as [B, heads, S, D]."""
-    width = b.known(value, 2)
+def split_heads(b: Build, value: ir.Value, heads: int, what: str, like: ir.Value | None = None) -> ir.Value:
+    """[B, S, heads * D] as [B, heads, S, D]; `like`: a value of the same extents whose shape is known."""
+    like = value if like is None else like
+    width = b.known(like, 2)
     if width is None:
         raise Decline(f"the width of {what} is symbolic")
     if heads <= 0 or width % heads:
         raise Decline(f"{heads} heads do not divide the width {width} of {what}")
-    apart = b.reshape(value, b.extent(value, 0), b.extent(value, 1), heads, width // heads)
+    apart = b.reshape(value, b.extent(like, 0), b.extent(like, 1), heads, width // heads)
     return b.op("Transpose", apart, perm=[0, 2, 1, 3])
 
 
@@ -115,3 +117,16 @@ def attend(b: Build, q: ir.Value, k: ir.Value, v: ir.Value, root: ir.Value, *, s
         hidden = b.op("Equal", b.row_max(bias), b.scalar(-INF, dtype))
         weights = b.op("Where", hidden, b.scalar(0.0, dtype), weights)
     return b.op("MatMul", weights, v)
+
+
+def weighted(b: Build, q: ir.Value, k: ir.Value, v: ir.Value, scale: float, terms: Sequence[ir.Value | None],
+             softcap: float = 0.0) -> ir.Value:
+    """softmax(softcap(scale * q k^T) + terms) v in float32, as the kernels of com.microsoft compute it."""
+    scores = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = b.op("Mul", scores, b.scalar(float(scale), ir.DataType.FLOAT))
+    if softcap:
+        cap = b.scalar(softcap, ir.DataType.FLOAT)
+        scores = b.op("Mul", b.op("Tanh", b.op("Div", scores, cap)), cap)
+    for term in terms:
+        scores = scores if term is None else b.op("Add", scores, term)
+    return b.op("MatMul", b.op("Softmax", scores, axis=-1), v)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from tilegraph.ops.lower import domain_of
 from tilegraph.ops.prims import Decline
-from tilegraph.rewrites.attention.operators import flex, onnx_attention
+from tilegraph.rewrites.attention.operators import flex, group_query, multi_head, onnx_attention, packed
 from tilegraph.rewrites.attention.operators.build import Build
 from tilegraph.rewrites.normalise.edit import Names
 
@@ -16,11 +16,13 @@ Expander = Callable[[Build], list[ir.Value | None]]
 
 _EXPANDERS: dict[tuple[str, str], Expander] = {
     ("", "Attention"): onnx_attention.expand,
+    ("com.microsoft", "Attention"): packed.expand,
+    ("com.microsoft", "MultiHeadAttention"): multi_head.expand,
+    ("com.microsoft", "GroupQueryAttention"): group_query.expand,
 }
 _FLEX = frozenset({("", "FlexAttention"), ("ai.onnx.preview", "FlexAttention")})
 OPERATORS = frozenset({*_EXPANDERS, *(("com.microsoft", name) for name in (
-    "Attention", "MultiHeadAttention", "GroupQueryAttention", "QAttention", "PackedMultiHeadAttention",
-    "DecoderMaskedMultiHeadAttention", "SparseAttention"))})
+    "QAttention", "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention", "SparseAttention"))})
 
 
 def is_operator(node: ir.Node) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from tests.numeric.attention.attn_runner import compile_attention, run
 from tests.numeric.codegen.runner import Array
@@ -182,3 +184,51 @@ def _tensor(array: Array) -> object:
     import onnx_ir as ir
 
     return ir.tensor(array)
+
+
+def _model(nodes: list[onnx.NodeProto], shapes: dict[str, list[int]], **constants: Array) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(n, 1, s) for n, s in shapes.items()],
+                              [helper.make_tensor_value_info("o", 1, None)],
+                              [numpy_helper.from_array(v, n) for n, v in constants.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def test_keys_times_queries() -> None:
+    """The softmax runs over the rows of k q^T, and the weights are transposed before the second product."""
+    made = helper.make_node
+    nodes = [made("MatMul", ["k", "q"], ["s"]), made("Softmax", ["s"], ["p"], axis=-2),
+             made("Transpose", ["p"], ["t"], perm=[0, 1, 3, 2]), made("MatMul", ["t", "v"], ["o"])]
+    shapes = {"k": [1, 2, 70, 8], "q": [1, 2, 8, 21], "v": [1, 2, 70, 12]}
+    compiled, _, graph = compile_attention(_model(nodes, shapes))
+    rng = np.random.default_rng(3)
+    feeds: dict[str, Array] = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    q, k, v = (feeds[n].astype(np.float64) for n in "qkv")
+    x = np.swapaxes(k @ q, 2, 3)
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    close(run(compiled, graph, feeds, 2, 4), weights / weights.sum(-1, keepdims=True) @ v, feeds)
+
+
+@pytest.mark.parametrize("spoiled", ["nothing", "a key", "a value", "a query"])
+def test_rows_that_the_mask_gives_up(spoiled: str) -> None:
+    """Zero where the mask is minus infinity for all keys, whatever the scores are, and only there."""
+    made = helper.make_node
+    nodes = [made("MatMul", ["q", "k"], ["s"]), made("Add", ["s", "m"], ["x"]), made("Softmax", ["x"], ["p0"], axis=-1),
+             made("ReduceMax", ["m", "last"], ["top"]), made("Equal", ["top", "low"], ["gone"]),
+             made("Where", ["gone", "zero", "p0"], ["p"]), made("MatMul", ["p", "v"], ["o"])]
+    shapes = {"q": [1, 2, 70, 8], "k": [1, 2, 8, 130], "v": [1, 2, 130, 12], "m": [70, 130]}
+    compiled, space, graph = compile_attention(_model(
+        nodes, shapes, last=np.array([-1]), low=np.array(-np.inf, np.float32), zero=np.array(0, np.float32)))
+    assert space.hides is not None
+    rng = np.random.default_rng(4)
+    feeds: dict[str, Array] = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    feeds["m"] = np.where(rng.random((70, 130)) < 0.5, feeds["m"], np.float32(-np.inf))
+    feeds["m"][[3, 64, 69]] = -np.inf
+    if spoiled != "nothing":
+        feeds[{"a key": "k", "a value": "v", "a query": "q"}[spoiled]][0, 0, 3, 5] = np.nan
+    with np.errstate(invalid="ignore"):
+        x = feeds["q"].astype(np.float64) @ feeds["k"].astype(np.float64) + feeds["m"]
+        weights = np.exp(x - x.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        weights[:, :, feeds["m"].max(-1) == -np.inf] = 0
+        want = weights @ feeds["v"].astype(np.float64)
+    close(run(compiled, graph, feeds, 2, 4), want, feeds)

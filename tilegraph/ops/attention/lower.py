@@ -100,12 +100,17 @@ class _Attention(Puller[AttentionSpace]):
             raise Decline("no matrix product makes the scores" if not self.dots else
                           "the scores are made of more than one matrix product")
         first, place = self.dots[0]
-        if _at(i) != place[-2] or _at(j) != place[-1]:
-            raise Decline("the scores are not read in the order in which they are computed")
         depth_d = _static(first.left.shape[-1], "the depth of queries and keys")
         d = Var("d", Dim.of(depth_d))
-        q = self._inner(first.left, (*project(place[:-2], first.left.shape[:-2]), place[-2], _at(d)), "the queries")
-        k = self._inner(first.right, (*project(place[:-2], first.right.shape[:-2]), _at(d), place[-1]), "the keys")
+        outer = place[:-2]
+        rows = self._inner(first.left, (*project(outer, first.left.shape[:-2]), place[-2], _at(d)), "the queries")
+        columns = self._inner(first.right, (*project(outer, first.right.shape[:-2]), _at(d), place[-1]), "the keys")
+        if _at(i) == place[-2] and _at(j) == place[-1]:
+            q, k = rows, columns
+        elif _at(i) == place[-1] and _at(j) == place[-2]:  # keys times queries, read transposed
+            q, k = columns, rows
+        else:
+            raise Decline("the scores are not read in the order in which they are computed")
         space = AttentionSpace(batch, i, j, d, e, q, k, v, x, depth_d, width, guarded,
                                flat_address(self.index, self.root.shape), hides)
         _check(space)
