@@ -9,8 +9,8 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.extents import Extents
 from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.tir_math import TirMath, V, typed
-from tilegraph.ops.index import Var
-from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
+from tilegraph.ops.index import Ix, Var
+from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, uneven
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
@@ -150,10 +150,9 @@ class Emitter(Extents):
         match inst:
             case Literal():
                 return self.math.const(inst.value, inst.dtype)
-            case Load():
-                value = self.load(inst, along, lanes, valid)
-            case Place():
-                value = self.place(inst, along, lanes)
+            case Load() | Place():
+                computed = [self.value(a, along, lanes, known, valid) for a in inst.args]
+                value = self.leaf(inst, along, lanes, computed, valid)
             case Apply():
                 operands = [self.value(a, along, lanes, known, valid) for a in inst.operands]
                 value = inst.point.fn(self.math, operands)
@@ -161,6 +160,39 @@ class Emitter(Extents):
                 raise TypeError(type(inst).__name__)
         known[id(inst)] = self.math.share(value)
         return known[id(inst)]
+
+    def leaf(self, inst: Load | Place, along: Var, lanes: int, computed: Sequence[V], valid: t.Expr = None) -> V:
+        """A `Load` or a `Place`; `computed`: the values of its `args`, its computed indices."""
+        if lanes > 1 and uneven(inst, along) is not None:
+            return self._one_by_one(inst, along, lanes, computed)
+        self.computed = dict(zip(_index(inst).dynamic, (v.expr for v in computed), strict=True))
+        return self.load(inst, along, lanes, valid) if isinstance(inst, Load) else self.place(inst, along, lanes)
+
+    def _one_by_one(self, inst: Load | Place, along: Var, lanes: int, computed: Sequence[V]) -> V:
+        """`inst` where `lanes` neighbours along the loop are not neighbours in memory."""
+        ix = _index(inst)
+        start = self.loops[along]
+        parts = []
+        for k in range(lanes):
+            self.computed = {d: self._lane(v, k) for d, v in zip(ix.dynamic, computed, strict=True)}
+            place = self.index(ix, {along: t.Add(start, self.i64(k))})
+            if isinstance(inst, Load):
+                storage = STORAGE.get(inst.stored, inst.stored)
+                one = self.read(self.input(inst.slot, inst.stored), storage, place)
+            else:
+                one = V(place, "int64")
+            parts.append(self.math.share(one).expr)
+        order = [t.int_imm("int32", k) for k in range(lanes)]
+        if isinstance(inst, Load):
+            raw = self.math.share(V(t.Shuffle(parts, order), one.dtype, lanes))
+            return self.unpack(raw, inst.stored, inst.dtype)
+        value = self.math.share(V(t.Shuffle(parts, order), "int64", lanes))
+        return value if inst.dtype == "int64" else self.math.cast(value, inst.dtype)
+
+    def _lane(self, value: V, k: int) -> t.Expr:
+        if value.lanes == 1:
+            return value.expr
+        return t.Shuffle([value.expr], [t.int_imm("int32", k)])
 
     def load(self, inst: Load, along: Var, lanes: int, valid: t.Expr = None) -> V:
         """One operand, widened to its computing dtype; see `value`."""
@@ -185,3 +217,7 @@ class Emitter(Extents):
         if lanes > 1 and coef != 0:
             base = V(t.Ramp(base.expr, self.dim(coef), lanes), "int64", lanes)
         return base if inst.dtype == "int64" else self.math.cast(base, inst.dtype)
+
+
+def _index(inst: Load | Place) -> Ix:
+    return inst.address if isinstance(inst, Load) else inst.index

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.ops.index import Ix, Quotient, Remainder, Var
+from tilegraph.ops.index import Dynamic, Ix, Quotient, Remainder, Var
 from tilegraph.spec.dims import Dim, Opaque
 
 
 class Extents:
     """`sizes`: the parameter of each symbol that was needed, in that order. `loops`: the value of each loop variable
-    where code is emitted. Everything is int64."""
+    where code is emitted. `computed`: that of computed indices, where they are used. Everything is int64."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, t.Var] = {}
         self.loops: dict[Var, t.Expr] = {}
+        self.computed: dict[Dynamic, t.Expr] = {}
 
     def i64(self, value: int) -> t.Expr:
         return t.int_imm("int64", value)
@@ -54,6 +55,8 @@ class Extents:
         for atom, coef in ix.terms:
             if isinstance(atom, Var):
                 value = at[atom] if at and atom in at else self.loops[atom]
+            elif isinstance(atom, Dynamic):
+                value = self.computed[atom]
             else:
                 assert isinstance(atom, (Quotient, Remainder))
                 node = t.Div if isinstance(atom, Quotient) else t.Rem

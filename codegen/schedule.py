@@ -40,7 +40,7 @@ def column_dependent(space: Space) -> dict[int, bool]:
     for inst in space.insts():
         match inst:
             case Load():
-                found[id(inst)] = bool(inst.address.vars() & cols)
+                found[id(inst)] = bool(inst.address.vars() & cols)  # those of computed indices, too
             case Place():
                 found[id(inst)] = bool(inst.index.vars() & cols)
             case Fold() | Literal():

@@ -17,7 +17,7 @@ from tilegraph.codegen.rows.values import pack
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.index import Ix, Var, flat_address
-from tilegraph.ops.space import Apply, Fold, Inst, Literal, Place, Space, Store
+from tilegraph.ops.space import Apply, Fold, Inst, Literal, Place, Space, Store, uneven
 from tilegraph.spec.dims import Dim
 
 _REGISTERS = 16  # of accumulators in a block, at most
@@ -58,6 +58,8 @@ class _Across:
     def _registers(self, vector_bits: int) -> int:
         """How many registers a block of rows spans: enough chains and long runs of memory, and no spilling."""
         most = max(len(f) for f in self.passes.folds) if self.passes.folds else 1
+        if any(uneven(i, self.across) for i in self.space.insts()):
+            return 1
         span = _REGISTERS if vector_bits >= 512 else _REGISTERS // 2
         span //= max(1, most)
         if self.cost > 24:
@@ -193,6 +195,8 @@ class _Across:
             value = inst.point.fn(self.e.math, [self._value(a, width, known, p) for a in inst.operands])
         else:
             assert not isinstance(inst, Fold)
+            for index in inst.args:
+                self._value(index, width, known, p)
             return self.e.value(inst, self.across, width, known)
         known[id(inst)] = self.e.math.share(value)
         return known[id(inst)]

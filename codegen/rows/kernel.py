@@ -20,7 +20,7 @@ from tilegraph.codegen.rows.values import Values
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.index import Var
 from tilegraph.ops.prims import Decline
-from tilegraph.ops.space import Fold, Load, Place, Space
+from tilegraph.ops.space import Fold, Load, Place, Space, uneven
 from tilegraph.spec.dims import Dim
 
 MAX_CELLS = 32
@@ -63,9 +63,9 @@ class _Kernel:
         expressions need registers of their own, and spilling costs more than it gains. Many memory streams need none.
         AVX2 has half as many registers as AVX-512.
         """
-        if self.lanes == 1:
-            return 1
         insts = list(self.space.insts())
+        if self.lanes == 1 or any(uneven(i, self.space.cols[-1]) for i in insts):
+            return 1
         streams = sum(isinstance(i, Load) and self.passes.column[id(i)] for i in insts) + len(self.space.stores)
         if any(isinstance(i, Fold) for i in insts):
             span = 4 if self.cost <= 24 else 2

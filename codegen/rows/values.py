@@ -94,10 +94,8 @@ class Values:
             return self.math.const(inst.value, inst.dtype)
         if id(inst) not in self._row_values:
             match inst:
-                case Load():
-                    value = self.e.load(inst, self.lanes_loop, 1)
-                case Place():
-                    value = self.e.place(inst, self.lanes_loop, 1)
+                case Load() | Place():
+                    value = self.e.leaf(inst, self.lanes_loop, 1, [self.row_value(a) for a in inst.args])
                 case Choose():
                     value = self.row_value(self._chosen(inst))
                 case Apply():
@@ -120,10 +118,9 @@ class Values:
             value = self._recall(inst, lanes)
         else:
             match inst:
-                case Load():
-                    value = self.e.load(inst, self.lanes_loop, lanes)
-                case Place():
-                    value = self.e.place(inst, self.lanes_loop, lanes)
+                case Load() | Place():
+                    computed = [self.value(a, lanes, memo, p) for a in inst.args]
+                    value = self.e.leaf(inst, self.lanes_loop, lanes, computed)
                 case Choose():
                     memo[id(inst)] = self.value(self._chosen(inst), lanes, memo, p)
                     return memo[id(inst)]

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from tilegraph.graph import GraphView, Reach
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.prims import Decline
-from tilegraph.ops.space import Space
+from tilegraph.ops.space import Space, uneven
 from tilegraph.rewrites.fusion.legal import Candidate, examine, work
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
@@ -105,6 +105,10 @@ def _neighbours(region: Candidate, view: GraphView) -> list[ir.Node]:
     return sorted(before, key=lambda n: -view.order[n]) + sorted(after - before, key=view.order.__getitem__)
 
 
+def _by_element(space: Space) -> bool:
+    return any(uneven(inst, space.lanes) is not None for inst in space.insts())
+
+
 def _evaluations(space: Space) -> float:
     """The work if a value of a row cost no more than a lane: alone, such values are computed 16 at a time."""
     return work(space, per_row=1 / 16)
@@ -115,6 +119,8 @@ def _not_wasteful(before: Candidate, after: Candidate, alone: float) -> None:
 
     `alone`: the node's work in a kernel of its own.
     """
+    if _by_element(after.space) and not _by_element(before.space):
+        raise Decline("operands would be read element by element")
     extra = _evaluations(after.space) - _evaluations(before.space)
     if extra > 1.5 * alone + _SLACK:
         raise Decline(f"it would be recomputed: {extra:.0f} vector instructions instead of {alone:.0f}")

@@ -11,7 +11,7 @@ from tilegraph.cost import CostModel, RegionCost, estimate
 from tilegraph.graph import GraphView
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.ops.space import Apply, Fold, Load, Place, Space, traffic
+from tilegraph.ops.space import Apply, Fold, Load, Place, Space, traffic, uneven
 from tilegraph.rewrites.fusion.blocked import cut_out, free_in_runtime
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
@@ -58,7 +58,7 @@ def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts,
 
 
 def work(space: Space, *, per_row: float = 1.0) -> float:
-    """Vector instructions of one run, 16 lanes each at most; values that do not change along the columns count `per_row`."""
+    """Vector instructions of one run, 16 lanes each; values that do not change along the columns count `per_row`."""
     cols = set(space.cols)
     lanes = 16
     if space.across is not None:  # many rows at a time: their values fill lanes, too
@@ -74,7 +74,10 @@ def work(space: Space, *, per_row: float = 1.0) -> float:
             total += rows * columns / lanes
         elif isinstance(inst, Load):
             moving = bool(inst.address.vars() & cols)
-            total += rows * (columns / lanes if moving else per_row)
+            if uneven(inst, space.lanes) is not None:  # a load, an insertion and divisions for each element
+                total += rows * (columns if moving else per_row * lanes) * (2 + 6 * len(inst.address.hidden()))
+            else:
+                total += rows * (columns / lanes if moving else per_row)
         elif isinstance(inst, Place):
             moving = bool(inst.index.vars() & cols)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tilegraph.spec.dims import Dim, DimLike
 
@@ -38,7 +39,17 @@ class Remainder:
     by: Dim
 
 
-Atom = Var | Quotient | Remainder
+@dataclass(frozen=True)
+class Dynamic:
+    """A value that the kernel computes, an integer in [0, extent); `vars` are the loops that it changes with."""
+
+    name: str
+    value: Any  # the `ops.space.Inst`; equal only to itself
+    extent: Dim
+    vars: frozenset[Var]
+
+
+Atom = Var | Quotient | Remainder | Dynamic
 
 
 class SplitNeeded(Exception):
@@ -53,16 +64,24 @@ class SplitNeeded(Exception):
 class Ix:
     """An immutable index expression."""
 
-    __slots__ = ("_hash", "const", "terms")
+    __slots__ = ("_hash", "const", "dynamic", "terms")
 
     terms: tuple[tuple[Atom, Dim], ...]
     const: Dim
+    dynamic: tuple[Dynamic, ...]  # those anywhere inside
 
     def __init__(self, terms: Mapping[Atom, Dim] | None = None, const: DimLike = 0) -> None:
         kept = [(a, c) for a, c in (terms or {}).items() if c.terms]
         self.terms = tuple(sorted(kept, key=lambda t: _key(t[0])))
         self.const = Dim.of(const)
         self._hash = hash((self.terms, self.const))
+        inside: dict[Dynamic, None] = {}
+        for atom, _ in self.terms:
+            if isinstance(atom, Dynamic):
+                inside[atom] = None
+            elif not isinstance(atom, Var):
+                inside.update(dict.fromkeys(atom.of.dynamic))
+        self.dynamic = tuple(inside)
 
     @staticmethod
     def of(value: Ix | Var | DimLike) -> Ix:
@@ -93,10 +112,12 @@ class Ix:
         return Dim.of(0)
 
     def hidden(self) -> set[Var]:
-        """Variables that occur inside quotients and remainders."""
+        """Variables that occur inside quotients and remainders, or that computed values change with."""
         found: set[Var] = set()
         for atom, _ in self.terms:
-            if not isinstance(atom, Var):
+            if isinstance(atom, Dynamic):
+                found |= atom.vars
+            elif not isinstance(atom, Var):
                 found |= atom.of.vars()
         return found
 
@@ -193,17 +214,24 @@ class Ix:
             quotient, remainder = Ix(), self
         return quotient, remainder, d
 
-    def replace(self, mapping: Mapping[Var, Ix]) -> Ix:
-        """Substitutes variables, re-simplifying quotients and remainders."""
+    def replace(self, mapping: Mapping[Var, Ix], computed: Mapping[int, Any] | None = None) -> Ix:
+        """Substitutes variables, re-simplifying quotients and remainders.
+
+        `computed`: what becomes of the values of `Dynamic`s, by identity; needed where there are any.
+        """
         total = Ix(None, self.const)
         for atom, coef in self.terms:
             if isinstance(atom, Var):
                 part = mapping.get(atom)
                 part = Ix({atom: Dim.of(1)}) if part is None else part
             elif isinstance(atom, Quotient):
-                part = atom.of.replace(mapping).floordiv(atom.by)
+                part = atom.of.replace(mapping, computed).floordiv(atom.by)
+            elif isinstance(atom, Remainder):
+                part = atom.of.replace(mapping, computed).mod(atom.by)
             else:
-                part = atom.of.replace(mapping).mod(atom.by)
+                assert computed is not None
+                moved = frozenset(w for v in atom.vars for w in (mapping[v].vars() if v in mapping else (v,)))
+                part = Ix({Dynamic(atom.name, computed[id(atom.value)], atom.extent, moved): Dim.of(1)})
             total = total + part * coef
         return total
 
@@ -271,6 +299,8 @@ def evaluate(ix: Ix, env: Callable[[Var], int], dims: Mapping[str, int]) -> int:
             value = env(atom)
         elif isinstance(atom, Quotient):
             value = evaluate(atom.of, env, dims) // atom.by.evaluate(dims)
+        elif isinstance(atom, Dynamic):
+            raise TypeError(f"{atom.name} is only known to the kernel")
         else:
             value = evaluate(atom.of, env, dims) % atom.by.evaluate(dims)
         total = total + value * coef.evaluate(dims)
@@ -278,7 +308,7 @@ def evaluate(ix: Ix, env: Callable[[Var], int], dims: Mapping[str, int]) -> int:
 
 
 def _extent(atom: Atom) -> Dim | None:
-    if isinstance(atom, Var):
+    if isinstance(atom, (Var, Dynamic)):
         return atom.extent
     return atom.by if isinstance(atom, Remainder) else None
 
@@ -288,7 +318,7 @@ def _nonneg(dim: Dim) -> bool:
 
 
 def _name(atom: Atom) -> str:
-    if isinstance(atom, Var):
+    if isinstance(atom, (Var, Dynamic)):
         return atom.name
     return f"({atom.of!r} {'//' if isinstance(atom, Quotient) else '%'} {atom.by})"
 

@@ -131,6 +131,26 @@ class Concat(Prim):
         return self.parts
 
 
+@dataclass(frozen=True, eq=False)
+class Pick(Prim):
+    """`source` read where computed indices say.
+
+    `indices`: int64 prims that broadcast to this one's shape, each with values in [0, extents[k]) whatever the data;
+    `pull(indices of this, computed ones) -> indices of source`. `key` is the map as text.
+    """
+
+    source: Prim = None  # type: ignore[assignment]
+    indices: tuple[Prim, ...] = ()
+    extents: Shape = ()
+    pull: Callable[[tuple[Ix, ...], tuple[Ix, ...]], tuple[Ix, ...]] = field(default=lambda ix, at: ix, repr=False)
+    key: str = ""
+
+    @property
+    def args(self) -> tuple[Prim, ...]:
+        return (self.source, *self.indices)
+
+    def text(self) -> str:
+        return f"pick {self.key}"
 
 
 @dataclass(frozen=True, eq=False)

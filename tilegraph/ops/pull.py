@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from tilegraph.ops.broadcast import project
 from tilegraph.ops.index import Ix, SplitNeeded, Var, flat_address
-from tilegraph.ops.prims import Const, Decline, Extent, Input, Point, Position, Prim, View
+from tilegraph.ops.prims import Const, Decline, Extent, Input, Pick, Point, Position, Prim, View
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
 from tilegraph.spec.dims import Dim
 
@@ -97,7 +97,13 @@ class Puller(ABC, Generic[S]):
                 return Apply(prim.dtype, prim, tuple(self.pull(p, project(at, p.shape)) for p in prim.operands))
             case View():
                 return self.pull(prim.source, prim.pull(at))
+            case Pick():
+                return self.picked(prim, at)
         return self.operation(prim, at)
+
+    def picked(self, prim: Pick, at: tuple[Ix, ...]) -> Inst:
+        """The value of a prim whose index is computed."""
+        raise Decline("an index is computed, which only kernels of regions do")
 
     def _leaf(self, inst: Inst, *key: Any) -> Inst:
         """`inst`, or the equal leaf that there is already: two views of an input may read the same element."""

@@ -5,7 +5,8 @@
 - every value is pulled from the outputs through index maps (`tilegraph.ops.index`), so views and broadcasts vanish;
 - loops are split where a reshape needs it and merged where all addresses allow it;
 - the innermost loop is contiguous or constant in every address, so that it becomes vector lanes; where the columns are
-  not (a reduction over outer axes), a row loop that is becomes the lanes, see `Space.across`.
+  not (a reduction over outer axes), a row loop that is becomes the lanes, see `Space.across`; where no loop is,
+  operands are read element by element (`ops.space.uneven`).
 
 What cannot be arranged is declined with the reason.
 """
@@ -16,11 +17,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tilegraph.ops.broadcast import project
-from tilegraph.ops.index import Ix, SplitNeeded, Var, flat_address, reshape_indices
+from tilegraph.ops.index import Dynamic, Ix, SplitNeeded, Var, flat_address, reshape_indices
 from tilegraph.ops.loops import covers, merge, mergeable, with_merged
-from tilegraph.ops.prims import Concat, Const, Decline, Extent, Input, Lowered, Prim, Reduce, View
+from tilegraph.ops.prims import Concat, Const, Decline, Extent, Input, Lowered, Pick, Prim, Reduce, View
 from tilegraph.ops.pull import Puller
-from tilegraph.ops.space import Choose, Fold, Inst, Load, Space, Store, index_of, indices_of, rewritten
+from tilegraph.ops.space import Choose, Fold, Inst, Literal, Space, Store, index_of, indices_of, rewritten, uneven
 from tilegraph.spec.dims import Dim, DimLike, Shape
 
 
@@ -137,6 +138,34 @@ class _Region(Puller[Space]):
                     return self.pull(prim, indices), indices  # a reduction in it makes the rest columns
         raise Decline(f"outputs of shapes {_show(self.root.shape)} and {_show(prim.shape)} in one kernel")
 
+    def start(self) -> None:
+        super().start()
+        self._dynamic: dict[tuple[int, Dim], Dynamic] = {}
+
+    def picked(self, prim: Pick, at: tuple[Ix, ...]) -> Inst:
+        computed = []
+        for index, extent in zip(prim.indices, prim.extents, strict=True):
+            value = self.pull(index, project(at, index.shape))
+            if isinstance(value, Literal):
+                computed.append(Ix.of(int(value.value)))
+                continue
+            known = self._dynamic.get((id(value), extent))
+            if known is None:
+                known = Dynamic(f"d{len(self._dynamic)}", value, extent, frozenset(self._changing(value)))
+                self._dynamic[id(value), extent] = known
+            computed.append(Ix({known: Dim.of(1)}))
+        return self.pull(prim.source, prim.pull(at, tuple(computed)))
+
+    def _changing(self, inst: Inst) -> set[Var]:
+        """The loops that `inst` changes with."""
+        ix = index_of(inst)
+        found = set() if ix is None else ix.vars()
+        for part in inst.args:
+            found |= self._changing(part)
+        if isinstance(inst, Choose):
+            found.add(inst.var)
+        return found - set(self.cols or ()) if isinstance(inst, Fold) else found
+
     def operation(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
         match prim:
             case Reduce():
@@ -249,32 +278,33 @@ def _merged(space: Space) -> Space:
 
 
 def _vectorisable(space: Space) -> Space:
-    """Finds the loop that is contiguous or constant wherever it is used: the innermost column, or else a row."""
+    """Finds the loop that is contiguous or constant wherever it is used: the innermost column, or else a row.
+
+    Where there is none, operands are taken element by element; outputs never are.
+    """
     if not space.cols:
         raise Decline("no column loop is left")
-    reason = _uneven(space, space.cols[-1])
-    if reason is None:
-        return space
+    if _contiguous(space, space.cols[-1]):
+        if all(uneven(i, space.cols[-1]) is None for i in space.insts()):
+            return space
+        fallback: Space | None = space
+    else:
+        fallback = None
     if not space.breaks and any(isinstance(i, Fold) for i in space.insts()):
         for var in reversed(space.rows):
-            if _uneven(space, var) is None:
-                return replace(space, rows=(*(v for v in space.rows if v != var), var), across=var)
-    raise Decline(reason)
+            if _contiguous(space, var):
+                across = replace(space, rows=(*(v for v in space.rows if v != var), var), across=var)
+                if all(uneven(i, var) is None for i in space.insts()):
+                    return across
+                fallback = fallback or across
+    if fallback is None:
+        raise Decline("an output is not contiguous along the innermost axis")
+    return fallback
 
 
-def _uneven(space: Space, lanes: Var) -> str | None:
-    """Why the loop `lanes` cannot be vector lanes."""
-    for inst in space.insts():
-        ix = index_of(inst)
-        if ix is not None:
-            if lanes in ix.hidden():
-                return "a view divides the innermost index"
-            if isinstance(inst, Load) and ix.coef(lanes) not in (Dim.of(0), Dim.of(1)):
-                return f"an operand is read with stride {ix.coef(lanes)} along the innermost axis"
-    for store in space.stores:
-        if (not store.per_row or lanes in space.rows) and store.address.coef(lanes) != 1:
-            return "an output is not contiguous along the innermost axis"
-    return None
+def _contiguous(space: Space, lanes: Var) -> bool:
+    """Whether vectors along the loop `lanes` are stored as they are."""
+    return all((store.per_row and lanes not in space.rows) or store.address.coef(lanes) == 1 for store in space.stores)
 
 
 def _show(shape: Shape) -> str:

@@ -33,6 +33,10 @@ class Load(Inst):
     stored: str
     address: Ix
 
+    @property
+    def args(self) -> tuple[Inst, ...]:
+        return tuple(d.value for d in self.address.dynamic)
+
 
 @dataclass(frozen=True, eq=False)
 class Literal(Inst):
@@ -44,6 +48,10 @@ class Place(Inst):
     """The value of an index expression (int64)."""
 
     index: Ix
+
+    @property
+    def args(self) -> tuple[Inst, ...]:
+        return tuple(d.value for d in self.index.dynamic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +112,18 @@ def index_of(inst: Inst) -> Ix | None:
     return inst.index if isinstance(inst, Place) else None
 
 
+def uneven(inst: Inst, lanes: Var) -> str | None:
+    """Why vectors along `lanes` take `inst` from memory, or count it, one element at a time; None where they do not."""
+    ix = index_of(inst)
+    if ix is None:
+        return None
+    if lanes in ix.hidden():
+        return "a view divides the innermost index" if not ix.dynamic else "an index is computed"
+    if isinstance(inst, Load) and ix.coef(lanes) not in (Dim.of(0), Dim.of(1)):
+        return f"an operand is read with stride {ix.coef(lanes)} along the innermost axis"
+    return None
+
+
 def indices_of(values: Iterable[Inst]) -> list[Ix]:
     """The index expressions of `values`."""
     return [ix for inst in values if (ix := index_of(inst)) is not None]
@@ -115,9 +135,9 @@ def rewritten(values: Iterable[Inst], mapping: Mapping[Var, Ix]) -> dict[int, In
     for inst in values:
         match inst:
             case Load():
-                new: Inst = replace(inst, address=inst.address.replace(mapping))
+                new: Inst = replace(inst, address=inst.address.replace(mapping, done))
             case Place():
-                new = replace(inst, index=inst.index.replace(mapping))
+                new = replace(inst, index=inst.index.replace(mapping, done))
             case Apply():
                 new = replace(inst, operands=tuple(done[id(a)] for a in inst.operands))
             case Fold():
@@ -154,6 +174,11 @@ class Space:
     stores: tuple[Store, ...]
     breaks: Mapping[Var, tuple[Dim, ...]]
     across: Var | None = None
+
+    @property
+    def lanes(self) -> Var:
+        """The loop along which vectors lie."""
+        return self.cols[-1] if self.across is None else self.across
 
     def insts(self) -> Iterator[Inst]:
         """Every value once, operands first."""

@@ -79,6 +79,19 @@ VIEW: dict[str, tuple[int, str]] = {
     "Gather of a range": (13, f"{X} (float[3,3,5] y) {{ {k('i', 3, 2, 1)} v = Gather<axis=1>(x, i) y = Neg(v) }}"),
     "Gather of a table": (13, f"{X} (float[3,2,2,5] y) {{ i = Constant<value = int64[2,2] {{0, 1, 2, -1}}>() "
                           "v = Gather<axis=1>(x, i) y = Neg(v) }"),
+    "Transpose of the last axes": (13, "(float[3,20,37] x) => (float[3,37,20] y) { v = Transpose<perm=[0,2,1]>(x) "
+                                   "y = Neg(v) }"),
+    "Transpose of bool": (13, "(bool[20,37] x) => (bool[37,20] y) { v = Transpose(x) y = Not(v) }"),
+    "Transpose of float16": (13, "(float16[20,37] x) => (float16[37,20] y) { v = Transpose(x) y = Neg(v) }"),
+    "Transpose of double": (13, "(double[20,37] x) => (double[37,20] y) { v = Transpose(x) y = Neg(v) }"),
+    "Transpose of int8": (13, "(int8[20,37] x) => (int8[37,20] y) { v = Transpose(x) y = Neg(v) }"),
+    "Slice backwards along the row": (13, f"(float[3,70] x) => (float[3,70] y) {{ {k('b', -1)} {k('e', -99)} "
+                                      f"{k('a', 1)} {k('t', -1)} v = Slice(x, b, e, a, t) y = Neg(v) }}"),
+    "Slice every third": (13, f"(float[3,70] x) => (float[3,23] y) {{ {k('b', 1)} {k('e', 99)} {k('a', 1)} {k('t', 3)} "
+                          "v = Slice(x, b, e, a, t) y = Neg(v) }"),
+    "Reshape that divides the row": (6, "(float[20,7] x) => (float[7,20] y) { n = Abs(x) " + k("s", 7, 20)
+                                     + "t = Transpose(n) r = Reshape(t, s) y = Neg(r) }"),
+    "Trilu of a transposed": (14, "(float[19,19] x) => (float[19,19] y) { t = Transpose(x) y = Trilu(t) }"),
     "Range": (11, "(int64[6] x) => (int64[6] y) <int64[6] r> { b = Constant<value_int=5>() "
               "e = Constant<value_int=-7>() "
               "d = Constant<value_int=-2>() r = Range(b, e, d) y = Add(x, r) }"),

@@ -16,7 +16,7 @@ from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import shape_of
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.ops.region import plan
-from tilegraph.ops.space import Choose, Fold, Load, Space
+from tilegraph.ops.space import Choose, Fold, Load, Space, uneven
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion import RegionFusion
 from tilegraph.rewrites.fusion.composite import DOMAIN
@@ -126,21 +126,9 @@ def test_a_row_per_group_of_channels() -> None:
 REFUSED = {
     "extents 'A' and 'B'": ("(float[A,8] x, float[B,8] z) => (float[A,8] y) { y = Add(x, z) }",
                             "extents A and B are not equal for certain"),
-    "another axis": ("""(float[4,8] x) => (float[1,8] y) {
-        ax = Constant<value_ints=[0]>() y = ReduceSum(x, ax) }""",
-                     r"a reduction over axes \[0\] of rank 2: not the last"),
     "a slice of a reduced row": ("""(float[3,8] x) => (float[3,4] y) { s = Softmax<axis=-1>(x)
         st = Constant<value_ints=[0]>() en = Constant<value_ints=[4]>() ax = Constant<value_ints=[1]>()
         y = Slice(s, st, en, ax) }""", "a reduction over 8 elements does not match the loops"),
-    "a stride along the lanes": ("(float[4,8] x) => (float[8,4] y) { t = Transpose<perm=[1,0]>(x) y = Relu(t) }",
-                                 "an operand is read with stride 8 along the innermost axis"),
-    "a reversed row": ("""(float[4,8] x) => (float[4,8] y) { st = Constant<value_ints=[-1]>()
-        en = Constant<value_ints=[-9]>() ax = Constant<value_ints=[1]>() sp = Constant<value_ints=[-1]>()
-        r = Slice(x, st, en, ax, sp) y = Relu(r) }""", "an operand is read with stride -1 along the innermost axis"),
-    "an output across": ("""(float[4,8] x) => (float[4,8] y, float[8,4] z) { y = Exp(x)
-        z = Transpose<perm=[1,0]>(y) }""", "along the innermost axis"),
-    "a divided lane index": ("""(float[2,7] x, float[7,2] b) => (float[7,2] y) { e = Exp(x)
-        sh = Constant<value_ints=[7,2]>() r = Reshape(e, sh) y = Add(r, b) }""", "a view divides the innermost index"),
     "parts that meet in a divided loop": ("""(float[2,8] p, float[3,8] q) => (float[8,5] y) {
         c = Concat<axis=0>(p, q) sh = Constant<value_ints=[8,5]>() r = Reshape(c, sh) y = Exp(r) }""",
                                           "the parts of a concatenation meet inside a merged loop"),
@@ -199,3 +187,41 @@ def test_what_is_nearly_refused_is_planned(name: str) -> None:
     space = plan(region)
     check_stores(space, region, {"A": 3, "N": 4})
     check_loads(space, region, {"A": 3, "N": 4})
+
+BY_ELEMENT = {
+    "a stride along the lanes": ("(float[4,8] x) => (float[8,4] y) { t = Transpose<perm=[1,0]>(x) y = Relu(t) }",
+                                 "an operand is read with stride 8 along the innermost axis"),
+    "a reversed row": ("""(float[4,8] x) => (float[4,8] y) { st = Constant<value_ints=[-1]>()
+        en = Constant<value_ints=[-9]>() ax = Constant<value_ints=[1]>() sp = Constant<value_ints=[-1]>()
+        r = Slice(x, st, en, ax, sp) y = Relu(r) }""", "an operand is read with stride -1 along the innermost axis"),
+    "a divided lane index": ("""(float[2,7] x, float[7,2] b) => (float[7,2] y) { e = Exp(x)
+        sh = Constant<value_ints=[7,2]>() r = Reshape(e, sh) y = Add(r, b) }""", "a view divides the innermost index"),
+}
+
+
+@pytest.mark.parametrize("name", BY_ELEMENT)
+def test_operands_without_contiguous_lanes_are_read_by_element(name: str) -> None:
+    text, reason = BY_ELEMENT[name]
+    space = plan(lowered(text))
+    assert reason in {uneven(i, space.lanes) for i in space.insts()}
+    if name in NEAR:
+        near = plan(lowered(NEAR[name]))
+        assert {uneven(i, near.lanes) for i in near.insts()} == {None}
+
+
+def test_an_outer_axis_is_reduced_across_the_lanes() -> None:
+    space = plan(lowered("""(float[4,8] x) => (float[1,8] y) {
+        ax = Constant<value_ints=[0]>() y = ReduceSum(x, ax) }"""))
+    assert space.across == space.rows[-1]
+    assert [str(v.extent) for v in (*space.rows, *space.cols)] == ["8", "4"]
+    (inst,) = [i for i in space.insts() if isinstance(i, Load)]
+    assert inst.address.coef(space.lanes) == 1
+    assert plan(lowered(NEAR["another axis"])).across is None
+
+
+def test_rows_are_lanes_only_where_their_outputs_are_contiguous() -> None:
+    """The result lies along the first axis, which is not contiguous in the operand: it is read element by element."""
+    space = plan(lowered("""(float[4,8,2] x) => (float[4,2] y) {
+        ax = Constant<value_ints=[1]>() y = ReduceSum<keepdims=0>(x, ax) }"""))
+    assert space.across is not None
+    assert space.across.extent == 2
