@@ -55,6 +55,8 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
     inputs = list(dict.fromkeys(v for step in steps for v in step.reads if v not in made))
     shapes = {v: shape for step in steps for v, shape in zip(step.writes, step.shapes, strict=True)}
     symbols = _Symbols(inputs)
+    for value, shape in shapes.items():
+        symbols.learn(value, shape)
     inner = [v for v in shapes if v not in set(outputs)]
     arena = plan(_lifetimes(inner, steps, shapes, symbols))
     places: dict[ir.Value, Slot] = {v: Slot("input", Dim.of(k)) for k, v in enumerate(inputs)}
@@ -125,8 +127,14 @@ class _Symbols:
     def dim(self, dim: Dim) -> Dim:
         if dim in self.rename:
             return self.rename[dim]
-        unknown = {s: Dim.of(s) for s in dim.symbols if s not in self.bound}
+        unknown = {s: self.rename.get(Dim.of(s), Dim.of(s)) for s in dim.symbols if s not in self.bound}
         return dim.substitute(unknown) if unknown else dim
+
+    def learn(self, value: ir.Value, shape: Shape) -> None:
+        """What the kernel that makes `value` says of extents whose parts no input binds (behind a stride, say)."""
+        for inferred, made in zip(shape_of(value), self.shape(shape), strict=True):
+            if not inferred.symbols <= self.bound:
+                self.rename.setdefault(inferred, made)
 
     def shape(self, shape: Shape) -> Shape:
         return tuple(self.dim(d) for d in shape)
