@@ -1,11 +1,12 @@
 """The pass that makes matrix products with constant matrices composites of their own.
 
-Cases: float32 MatMul, and Gemm with or without transB and bias (alpha and beta 1), whose second operand is an
-initializer [K, N]; any leading dims of the first, symbolic ones included. The epilogue is whatever follows point by
-point and ends in one value: bias, activations however they are spelled, residual sums, scales; views at its end become
-the addresses of the stores. Refused, with a reason each: matrices that are not constant, not float32 or not of rank 2;
-a matrix that something else reads too, of which a packed copy would have to be kept beside the original; and what ONNX
-Runtime does as fast (few rows, small matrices).
+Cases: float32 MatMul (of a vector too), Gemm with any attributes, and Einsum of rows, summed labels and columns, whose
+second operand is an initializer; any leading dims of the first, symbolic ones included. The epilogue is whatever
+follows point by point and ends in one value: bias, activations however they are spelled, residual sums, scales; views
+at its end become the addresses of the stores. Refused, with a reason each: matrices that are not constant, not float32
+or one for each batch; left operands that are not contiguous along the summed dim; a matrix that something else reads
+too, of which a packed copy would have to be kept beside the original; and what ONNX Runtime does as fast (small
+matrices).
 """
 
 from __future__ import annotations
@@ -69,14 +70,15 @@ class GemmFusion(CompositePass):
         kept: list[tuple[ir.Graph, Candidate]] = []
         for graph, candidate in found:
             reader = next(readers_outside(candidate.matrix, products), None)
-            layouts = {c.space.transposed for _, c in found if c.matrix is candidate.matrix}
+            layouts = {(c.space.transposed, c.space.depth) for _, c in found if c.matrix is candidate.matrix}
             if candidate.matrix.is_graph_output():
                 _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is a graph output")
             elif reader is not None:
                 _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is also read by "
                         f"{reader.op_type} {reader.name}: a packed copy would be kept beside it")
             elif len(layouts) > 1:
-                _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is read transposed too")
+                _refuse(context, candidate.nodes[0],
+                        f"its matrix {candidate.matrix.name} is read in another layout too")
             else:
                 kept.append((graph, candidate))
         return kept

@@ -37,15 +37,17 @@ class Packer:
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], ir.Value] = {}
 
-    def packed(self, value: ir.Value, panel: int, transposed: bool) -> ir.Value:
-        """The initializer that holds `value` packed, in the graph of `value`, a float32 initializer of rank 2."""
-        assert value.shape is not None
-        depth, width = value.shape.numpy()[::-1] if transposed else value.shape.numpy()
-        return self._once(value, (panel, transposed), f"packed{panel}", (-(-width // panel), depth, panel),
-                          lambda array: pack_columns(array, panel, transposed))
+    def packed(self, value: ir.Value, panel: int, transposed: bool, extents: tuple[int, ...]) -> ir.Value:
+        """The initializer that holds `value` packed, in the graph of `value`, a float32 initializer.
+
+        `extents`: [k, n], or [n, k] if `transposed`, the matrix that its elements are in their order.
+        """
+        depth, width = extents[::-1] if transposed else extents
+        return self._once(value, (panel, transposed, extents), f"packed{panel}", (-(-width // panel), depth, panel),
+                          lambda array: pack_columns(array.reshape(extents), panel, transposed))
 
     def filters(self, value: ir.Value, how: Filters) -> ir.Value:
-        """The initializer that holds `value`, weights or a bias of a convolution, laid out as `how` says; or `Decline`."""
+        """The initializer that holds `value`, weights or a bias of a convolution, laid out so; or `Decline`."""
         if value.const_value is None or value.shape is None:
             raise Decline(f"the weights {value.name} are not constant")
         return self._once(value, (how,), f"{how.kind}{how.panel}", packed_extents(value.shape.numpy(), how),

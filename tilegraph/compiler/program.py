@@ -15,9 +15,9 @@ from tilegraph.ops.attention import lower_attention
 from tilegraph.ops.conv import lower_conv
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
-from tilegraph.ops.lower import lower_region
+from tilegraph.ops.lower import lower_region, prims_of
 from tilegraph.ops.lower.base import shape_of
-from tilegraph.ops.prims import Decline, Lowered
+from tilegraph.ops.prims import Decline, Input, Lowered
 from tilegraph.spec.artifact import KernelCall, Program, Slot, TensorSpec
 from tilegraph.spec.dims import Dim, Shape
 
@@ -96,12 +96,18 @@ def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], 
         outside = node.inputs[position[inside[slot]]]
         assert outside is not None
         if slot in packed:
-            outside = packer.packed(outside, *packed[slot])
+            outside = packer.packed(outside, *packed[slot], _extents(lowered, slot))
         elif slot in filters:
             outside = packer.filters(outside, filters[slot])
         reads.append(outside)
     return _Step(kernel, tuple(reads), tuple(node.outputs[k] for k in kernel.outputs),
                  tuple(_output_shape(lowered, k) for k in kernel.outputs))
+
+
+def _extents(lowered: Lowered, slot: int) -> tuple[int, ...]:
+    """The constant shape with which a kernel reads the input `slot`."""
+    shape = next(p.shape for p in prims_of(lowered) if isinstance(p, Input) and p.slot == slot)
+    return tuple(int(d.as_int() or 0) for d in shape)
 
 
 def _output_shape(lowered: Lowered, k: int) -> Shape:

@@ -17,7 +17,8 @@ from tilegraph.codegen.isa import Isa, host
 from tilegraph.codegen.library import link
 from tilegraph.compiler.packing import pack_columns
 from tilegraph.ops.gemm import lower_gemm, plan_gemm
-from tilegraph.ops.prims import Decline
+from tilegraph.ops.lower import prims_of
+from tilegraph.ops.prims import Decline, Input
 
 
 def compiled(text: str, isa: Isa | None = None) -> Compiled:
@@ -37,9 +38,10 @@ def run(made: Compiled, feeds: dict[str, Array], tasks: int = 2, offset: int = 4
     """`feeds` hold the matrix as the model has it. The runner binds sizes to the shapes it is given, so the packed
     matrix goes in flat under the original's name."""
     names = {slot: value.name for slot, value in made.lowered.inputs}
-    packed = {names[slot]: pack_columns(feeds[names[slot]], panel, transposed)
+    shapes = {p.slot: tuple(d.as_int() or 0 for d in p.shape) for p in prims_of(made.lowered) if isinstance(p, Input)}
+    packed = {names[slot]: pack_columns(feeds[names[slot]].reshape(shapes[slot]), panel, transposed)
               for slot, panel, transposed in made.kernel.packed}
-    known = {**feeds, **{name: a.reshape(-1, a.shape[-1]) for name, a in packed.items()}}
+    known = {**feeds, **{name: a.reshape(-1, *(1,) * (feeds[name].ndim - 1)) for name, a in packed.items()}}
     return made.run(known, tasks, offset)[0]
 
 
@@ -111,6 +113,46 @@ def test_transposed_gemm() -> None:
     made = compiled("(float[9,70] x, float[50,70] w, float[50] b) => (float[9,50] y) { y = Gemm<transB=1>(x, w, b) }")
     feeds = {"x": normal(9, 70), "w": normal(50, 70, seed=1, scale=0.12), "b": normal(50, seed=2)}
     close(run(made, feeds), wide(feeds["x"]) @ wide(feeds["w"]).T + feeds["b"])
+
+
+def test_gemm_with_factors() -> None:
+    made = compiled("(float[9,70] x, float[70,50] w, float[9,1] b) => (float[9,50] y) "
+                    "{ y = Gemm<alpha=0.5, beta=-3.0>(x, w, b) }")
+    feeds = {"x": normal(9, 70), "w": normal(70, 50, seed=1, scale=0.12), "b": normal(9, 1, seed=2)}
+    close(run(made, feeds), 0.5 * (wide(feeds["x"]) @ wide(feeds["w"])) - 3.0 * feeds["b"])
+
+
+def test_a_bias_times_0_is_not_read() -> None:
+    made = compiled("(float[9,70] x, float[70,50] w, float[50] b) => (float[9,50] y) { y = Gemm<beta=0.0>(x, w, b) }")
+    assert [value.name for _, value in made.lowered.inputs] == ["x", "w"]
+
+
+def test_one_row_transposed() -> None:
+    made = compiled("(float[70,1] x, float[70,50] w) => (float[1,50] y) { y = Gemm<transA=1>(x, w) }")
+    feeds = {"x": normal(70, 1), "w": normal(70, 50, seed=1, scale=0.12)}
+    close(run(made, feeds), wide(feeds["x"]).T @ wide(feeds["w"]))
+
+
+def test_a_vector() -> None:
+    made = compiled("(float[70] x, float[70,50] w) => (float[50] y) { y = MatMul(x, w) }")
+    feeds = {"x": normal(70), "w": normal(70, 50, seed=1, scale=0.12)}
+    close(run(made, feeds), wide(feeds["x"]) @ wide(feeds["w"]))
+
+
+@pytest.mark.parametrize(("equation", "x", "w", "y"), [
+    ("bsd,dhk->bshk", "2,5,64", "64,3,32", "2,5,3,32"),  # projections of Flax
+    ("bsd,dhk->bhsk", "2,5,64", "64,3,32", "2,3,5,32"),
+    ("bshk,hkd->bsd", "2,5,3,32", "3,32,64", "2,5,64"),
+    ("bsk,jk->bsj", "2,5,64", "48,64", "2,5,48"),
+    ("ik,kj", "5,64", "64,48", "5,48"),
+    ("k,kj->j", "64", "64,48", "48"),
+    ("B k, k j -> B j", "B,64", "64,48", "B,48"),
+])
+def test_einsum(equation: str, x: str, w: str, y: str) -> None:
+    made = compiled(f"(float[{x}] x, float[{w}] w) => (float[{y}] y) {{ y = Einsum<equation=\"{equation}\">(x, w) }}")
+    sizes = [[3 if d == "B" else int(d) for d in dims.split(",")] for dims in (x, w)]
+    feeds = {"x": normal(*sizes[0]), "w": normal(*sizes[1], seed=1, scale=0.12)}
+    close(run(made, feeds), np.einsum(equation, wide(feeds["x"]), wide(feeds["w"])))
 
 
 def test_heads_are_split_by_the_stores() -> None:

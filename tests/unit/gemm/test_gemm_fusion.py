@@ -55,17 +55,39 @@ def test_no_epilogue_across_a_broadcast() -> None:
     assert bodies == ["MatMul"]
 
 
+@pytest.mark.parametrize("text", [
+    f"(float[64] x) => (float[64] y) {{ {W} y = MatMul(x, w) }}",
+    f"(float[8,64] x) => (float[8,64] y) {{ {W} {B} y = Gemm<alpha=0.5, beta=2.0, transB=1>(x, w, b) }}",
+    f"(float[64,1] x) => (float[1,64] y) {{ {W} y = Gemm<transA=1>(x, w) }}",
+    f"(float[2,8,64] x) => (float[8,64,2] y) {{ {W} y = Einsum<equation=\"bsk,jk->sjb\">(x, w) }}".replace("2", "1"),
+    f"(float[3,8,64] x) => (float[3,8,64] y) {{ {W} i = Constant<value = int64[3] {{1, 64, 64}}>() v = Reshape(w, i) "
+    "y = MatMul(x, v) }",
+])
+def test_spellings(text: str) -> None:
+    graph, bodies, reasons = fused(text)
+    assert not reasons
+    assert len(bodies) == 1
+    assert len(graph.graph) == 1
+
+
 @pytest.mark.parametrize(("text", "reason"), [
     ("(float[8,64] x, float[64,64] w) => (float[8,64] y) { y = MatMul(x, w) }", "the matrix is not constant"),
     ("(float16[8,64] x, float16[64,64] w) => (float16[8,64] y) { y = MatMul(x, w) }", "kernels are float32"),
     ("(float[3,8,64] x, float[3,64,64] w) => (float[3,8,64] y) { y = MatMul(x, w) }", "has 3 dims"),
-    ("(float[64] x, float[64,64] w) => (float[64] y) { y = MatMul(x, w) }", "a product with a vector"),
-    (f"(float[8,64] x) => (float[8,64] y) {{ {W} y = Gemm<alpha=0.5>(x, w) }}", "alpha or beta"),
-    (f"(float[64,8] x) => (float[8,64] y) {{ {W} y = Gemm<transA=1>(x, w) }}", "transA"),
+    (f"(float[8,64] x) => (float[8] y) {{ {B} y = MatMul(x, b) }}", "a product with a vector"),
+    (f"(float[64,8] x) => (float[8,64] y) {{ {W} y = Gemm<transA=1>(x, w) }}", "not contiguous along the summed"),
+    (f"(float[8,64] x) => (float[8,64,64] y) {{ {W} y = Einsum<equation=\"ik,jk->ijk\">(x, w) }}",
+     "a matrix for each k"),
+    (f"(float[8,64] x) => (float[64] y) {{ {W} y = Einsum<equation=\"ik,kj->j\">(x, w) }}", "labels of one operand"),
+    (f"(float[8,64] x) => (float[8] y) {{ {W} y = Einsum<equation=\"ik,jk->i\">(x, w) }}", "labels of one operand"),
+    (f"(float[8,64] x) => (float[8,64] y) {{ {W} y = Einsum<equation=\"...k,kj->...j\">(x, w) }}", "an ellipsis"),
+    (f"(float[64,8] x) => (float[8,64] y) {{ {W} y = Einsum<equation=\"ki,kj->ij\">(x, w) }}",
+     "not contiguous along the summed"),
+    ("(float[8,0] x) => (float[8,64] y) { w = Constant<value = float[0,64] {}>() y = MatMul(x, w) }", "empty"),
     (f"(float[8,64] x, int64[2] i) => (float[8,64] y, float[2,64] z) {{ {W} y = MatMul(x, w) z = Gather(w, i) }}",
      "also read by Gather"),
     (f"(float[8,64] x) => (float[8,64] y, float[8,64] z) {{ {W} y = MatMul(x, w) z = Gemm<transB=1>(x, w) }}",
-     "read transposed too"),
+     "read in another layout too"),
     ("(float[8,2] x) => (float[8,2] y) { w = Constant<value = float[2,2] {1, 2, 3, 4}>() y = MatMul(x, w) }",
      "smaller than"),
 ])

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from tilegraph.ops.broadcast import broadcast, project
+from tilegraph.ops.gemm.einsum import lower_einsum
 from tilegraph.ops.gemm.space import GemmSpace, Product
 from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import digits, merge, mergeable, with_merged
 from tilegraph.ops.lower import Rule, lower_region
-from tilegraph.ops.lower.base import NodeContext, point
-from tilegraph.ops.lower.views import transpose
+from tilegraph.ops.lower.base import NodeContext, point, scalar
+from tilegraph.ops.lower.views import reshape, transpose
 from tilegraph.ops.prims import Decline, Dot, Input, Lowered, Prim, View
 from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Inst, Load, Place, indices_of, insts, rewritten
@@ -31,8 +32,11 @@ def _matmul(c: NodeContext) -> list[Prim]:
 
 
 def _dot(c: NodeContext, left: Prim, right: Prim) -> Dot:
-    if len(left.shape) < 2:
-        raise c.decline("a product with a vector")
+    """A left operand of rank 1 is one row, whose dim the result lacks; leading dims of 1 of the matrix vanish."""
+    if not left.shape or len(right.shape) < 2:
+        raise c.decline("a product with a vector on the right: one column only streams the left operand")
+    while len(right.shape) > 2 and right.shape[0] == 1 and len(left.shape) >= len(right.shape):
+        right = reshape(right, right.shape[1:])
     if len(right.shape) != 2:
         raise c.decline(f"the matrix has {len(right.shape)} dims; kernels take 2")
     if left.dtype != "float32" or right.dtype != "float32":
@@ -43,21 +47,25 @@ def _dot(c: NodeContext, left: Prim, right: Prim) -> Dot:
 
 
 def _gemm(c: NodeContext) -> list[Prim]:
-    """alpha = beta = 1 and transA = 0."""
-    if c.attr("transA", 0) or c.attr("alpha", 1.0) != 1.0 or c.attr("beta", 1.0) != 1.0:
-        raise c.decline("Gemm with transA, alpha or beta")
+    """alpha times the product plus beta times C, which is not read where beta is 0."""
+    left = transpose(c.arg(0), [1, 0]) if c.attr("transA", 0) else c.arg(0)
     right = transpose(c.arg(1), [1, 0]) if c.attr("transB", 0) else c.arg(1)
-    made = _dot(c, c.arg(0), right)
-    bias = c.optional(2)
-    if bias is None and (len(c.node.inputs) < 3 or c.node.inputs[2] is None):
+    made = _scaled(_dot(c, left, right), c.attr("alpha", 1.0))
+    beta = c.attr("beta", 1.0)
+    if beta == 0 or (c.optional(2) is None and (len(c.node.inputs) < 3 or c.node.inputs[2] is None)):
         return [made]
-    bias = c.arg(2)
+    bias = _scaled(c.arg(2), beta)
     if broadcast([made.shape, bias.shape]) != made.shape:
         raise c.decline("a bias that is larger than the product")
     return [point("Add", [made, bias], "float32")]
 
 
-PRODUCTS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Gemm"): _gemm}
+def _scaled(prim: Prim, factor: float) -> Prim:
+    return prim if factor == 1.0 else point("Mul", [prim, scalar(factor, "float32")], "float32")
+
+
+PRODUCTS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Gemm"): _gemm,
+                                        ("", "Einsum"): lower_einsum}
 
 
 def lower_gemm(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
@@ -92,6 +100,8 @@ class _Product(Puller[GemmSpace]):
         depth, width = k.extent.as_int(), dot.shape[-1].as_int()
         if depth is None or width is None:
             raise Decline("the matrix has a symbolic extent")
+        if not depth or not width:
+            raise Decline("the matrix is empty")
         self.products.clear()
         left = self.pull(dot.left, (*project(at[:-1], dot.left.shape[:-1]), Ix.of(k)))
         if self.products or not isinstance(left, Load) or left.stored != "float":
