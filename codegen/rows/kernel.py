@@ -19,11 +19,8 @@ from tilegraph.codegen.rows.folds import Accumulators
 from tilegraph.codegen.rows.values import Values
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.index import Var
-from tilegraph.ops.prims import Decline
 from tilegraph.ops.space import Fold, Load, Place, Space, uneven
 from tilegraph.spec.dims import Dim
-
-MAX_CELLS = 32
 
 
 def generate(space: Space, name: str, vector_bits: int) -> Generated:
@@ -49,11 +46,6 @@ class _Kernel:
         self.flat = not space.rows and not any(isinstance(i, Fold) for i in space.insts())
         self.e = Emitter()
         self.values = Values(self.e, space, self.passes)
-        cells = 1
-        for bounds in space.breaks.values():
-            cells *= len(bounds) + 1
-        if cells > MAX_CELLS:
-            raise Decline(f"concatenations cut the kernel into {cells} parts")
 
     def _registers(self) -> int:
         """How many registers one operation of the main loop spans.

@@ -83,7 +83,10 @@ def cut_out(inputs: Iterable[ir.Value], outputs: Iterable[ir.Value], members: se
 
 
 def free_in_runtime(node: ir.Node, view: GraphView) -> bool:
-    """What ONNX Runtime folds into a convolution: an activation, hard swish, or the sum of a residual connection."""
+    """What ONNX Runtime folds into a convolution: padding, an activation, hard swish, a residual sum."""
+    if node.op_type == "Pad":
+        users = view.users(node.outputs[0])
+        return bool(users) and all(u.op_type in _CONVS for u in users)
     gate = gate_of(node)
     if gate is None and node.op_type == "HardSigmoid":
         products = [u for u in view.users(node.outputs[0]) if gate_of(u) is node]

@@ -49,6 +49,14 @@ class RegionFusion(CompositePass):
                 graph.sort()
         return modified
 
+    def _seeds(self, view: GraphView) -> list[ir.Node]:
+        """Nodes that compute something; what only moves elements is never worth a kernel, so it is tried last and only
+        with offload "all"."""
+        seeds = [n for n in view.nodes if kind_of(n) in ("pointwise", "reduction")]
+        if self.offload == "all":
+            seeds += [n for n in view.nodes if kind_of(n) in ("view", "generator")]
+        return seeds
+
     def _regions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
@@ -61,8 +69,8 @@ class RegionFusion(CompositePass):
         def note(node: ir.Node, reason: str) -> None:
             refusals.setdefault(node, reason)
 
-        for seed in view.nodes:
-            if seed in taken or kind_of(seed) not in ("pointwise", "reduction"):
+        for seed in self._seeds(view):
+            if seed in taken:
                 continue
             region = grow(seed, view, reach, lambda n: n not in taken, verdicts, note, pinned)
             if region is None:

@@ -13,9 +13,7 @@ import onnx
 
 from tests.conformance.sweep import sweep, table
 from tests.conformance.sweep_cases import Case, cases, open_case
-from tilegraph.ops.lower.generators import GENERATORS
-from tilegraph.ops.lower.reductions import REDUCTIONS
-from tilegraph.ops.lower.views import VIEWS
+from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, VIEWS
 from tilegraph.ops.pointwise import POINTWISE
 
 WORKERS = 2
@@ -51,7 +49,7 @@ def regions_take(case: Case) -> bool:
     """Whether every operator of the node test is one that regions take."""
     path, _ = open_case(case)
     operators = {(n.domain, n.op_type) for n in onnx.load(path, load_external_data=False).graph.node}
-    known = {*POINTWISE, *REDUCTIONS, *GENERATORS, *(("", name) for name in VIEWS), ("", "Constant")}
+    known = {*POINTWISE, *REDUCTIONS, *GENERATORS, *COMPOSED, *(("", name) for name in VIEWS), ("", "Constant")}
     return operators <= known
 
 

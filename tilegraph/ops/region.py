@@ -13,6 +13,7 @@ What cannot be arranged is declined with the reason.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,6 +24,8 @@ from tilegraph.ops.prims import Concat, Const, Decline, Extent, Input, Lowered, 
 from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Choose, Fold, Inst, Literal, Space, Store, index_of, indices_of, rewritten, uneven
 from tilegraph.spec.dims import Dim, DimLike, Shape
+
+MAX_CELLS = 32  # kernels have code for each combination of the parts of concatenations
 
 
 def plan(lowered: Lowered) -> Space:
@@ -111,6 +114,9 @@ class _Region(Puller[Space]):
                 if not _at_least(high, low):
                     raise Decline(f"concatenations meet at {low} and {high}: which comes first is not known")
             result[var] = tuple(ordered)
+        cells = math.prod(len(bounds) + 1 for bounds in result.values())
+        if cells > MAX_CELLS:
+            raise Decline(f"concatenations cut the kernel into {cells} parts")
         return result
 
     def _other(self, prim: Prim, root_index: tuple[Ix, ...]) -> tuple[Inst, tuple[Ix, ...]]:

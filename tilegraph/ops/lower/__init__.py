@@ -1,25 +1,20 @@
 """From nodes to prims: `lower_region` turns the nodes of a region into the DAG that kernels are made from.
 
-Rules live in views, reductions and generators; every other operator is pointwise and comes from the operator table.
+Rules are listed in tables; every other operator is pointwise and comes from the operator table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from tilegraph.ops.dtypes import stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, shape_of
-from tilegraph.ops.lower.casts import lower_cast
-from tilegraph.ops.lower.generators import GENERATORS
-from tilegraph.ops.lower.reductions import REDUCTIONS
-from tilegraph.ops.lower.views import VIEWS
+from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, VIEWS, Rule
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.ops.prims import Const, Decline, Extent, Input, Lowered, Prim
 from tilegraph.spec.dims import Dim
-
-Rule = Callable[[NodeContext], list[Prim]]
 
 
 def domain_of(node: ir.Node) -> str:
@@ -35,7 +30,7 @@ def kind_of(node: ir.Node) -> str | None:
         return "reduction"
     if key in GENERATORS:
         return "generator"
-    return "pointwise" if key in POINTWISE else None
+    return "pointwise" if key in POINTWISE or key in COMPOSED else None
 
 
 def is_parameter(node: ir.Node, index: int) -> bool:
@@ -47,7 +42,7 @@ def is_parameter(node: ir.Node, index: int) -> bool:
             return index > 0 and node.op_type.startswith("Reduce")
         case "generator":
             return index > 0 or node.op_type in ("Range", "ConstantOfShape")
-    return index > 0 and domain_of(node) == "" and node.op_type == "Pad"  # of convolutions, see ops.conv
+    return False
 
 
 def _rule(node: ir.Node) -> Rule:
@@ -58,8 +53,8 @@ def _rule(node: ir.Node) -> Rule:
         return REDUCTIONS[key]
     if key in GENERATORS:
         return GENERATORS[key]
-    if key == ("", "Cast") or key == ("", "CastLike"):
-        return lower_cast
+    if key in COMPOSED:
+        return COMPOSED[key]
     if key in POINTWISE:
         return _pointwise
     raise Decline(f"{node.op_type} is not an operator that regions take", node.name or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilegraph.ops.dtypes import stored_name
+from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, point
 from tilegraph.ops.prims import Point, Prim
 from tilegraph.ops.vecmath import round_to_bfloat16, round_to_half
@@ -29,6 +29,25 @@ def lower_cast(c: NodeContext) -> list[Prim]:
     if target in _ROUND:
         x = rounded(x, target)
     return [x]
+
+
+def lower_bitcast(c: NodeContext) -> list[Prim]:
+    """The same bits under another dtype of the same width; 16-bit floats are not held as their bits."""
+    x = c.arg(0)
+    source, value = c.node.inputs[0], c.node.outputs[0]
+    stored = [stored_name(v.dtype) for v in (source, value) if v is not None]
+    if any(name in _ROUND for name in stored):
+        raise c.decline("BitCast of 16-bit floats")
+    if stored[0] == stored[1]:
+        return [x]
+    dtype = compute_dtype(value)
+    if dtype == "bool":
+        raise c.decline("BitCast to bool")
+    if x.dtype == "bool":
+        x = point("Cast", [x], "uint8", attrs={"to": 2})
+    if BYTES[stored[0]] != BYTES[stored[1]]:
+        raise c.decline(f"BitCast of {stored[0]} to {stored[1]}")
+    return [Point(x.shape, dtype, key=f"bitcast[{dtype}]", operands=(x,), fn=lambda m, a: m.bitcast(a[0], dtype))]
 
 
 def rounded(x: Prim, target: str) -> Point:

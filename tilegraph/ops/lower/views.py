@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from tilegraph.ops.broadcast import project
 from tilegraph.ops.index import Ix, reshape_indices
 from tilegraph.ops.lower.base import NodeContext, view
 from tilegraph.ops.prims import Concat, Const, Input, Prim
 from tilegraph.spec.dims import Dim, Shape
+
+_RUNS = 16  # parts that one Gather may be made of
 
 
 def reshape(source: Prim, shape: Shape) -> Prim:
@@ -132,15 +133,20 @@ def lower_concat(c: NodeContext) -> list[Prim]:
     parts = [c.arg(i) for i in range(len(c.node.inputs))]
     axis = int(c.attr("axis", 0)) % len(parts[0].shape)
     parts = [p for p in parts if p.shape[axis] != 0] or parts[:1]
-    if len(parts) == 1:
-        return parts
     for other in parts[1:]:
         for k, (a, b) in enumerate(zip(parts[0].shape, other.shape, strict=True)):
             if k != axis and a != b:
                 raise c.decline(f"extents {a} and {b} of axis {k} are not equal for certain")
+    return [concat(parts, axis)]
+
+
+def concat(parts: Sequence[Prim], axis: int) -> Prim:
+    """`parts`, equal in all other extents, side by side along `axis`."""
+    if len(parts) == 1:
+        return parts[0]
     extent = sum((p.shape[axis] for p in parts), Dim.of(0))
     shape = (*parts[0].shape[:axis], extent, *parts[0].shape[axis + 1:])
-    return [Concat(shape, parts[0].dtype, parts=tuple(parts), axis=axis)]
+    return Concat(shape, parts[0].dtype, parts=tuple(parts), axis=axis)
 
 
 def lower_squeeze(c: NodeContext) -> list[Prim]:
@@ -176,7 +182,7 @@ def lower_flatten(c: NodeContext) -> list[Prim]:
 
 
 def lower_gather(c: NodeContext) -> list[Prim]:
-    """Gather of one constant position, or of an evenly spaced range of constant positions."""
+    """Gather of constant positions: each evenly spaced run of them is a slice."""
     source = c.arg(0)
     axis = int(c.attr("axis", 0)) % len(source.shape)
     picked = c.constant(1)
@@ -188,27 +194,30 @@ def lower_gather(c: NodeContext) -> list[Prim]:
     flat = [int(v) + size if v < 0 else int(v) for v in picked.reshape(-1)]
     if not flat or min(flat) < 0 or max(flat) >= size:
         raise c.decline("Gather indices are empty or out of range")
-    step = flat[1] - flat[0] if len(flat) > 1 else 1
-    if any(b - a != step for a, b in pairwise(flat)) or step == 0:
-        raise c.decline("Gather indices are not evenly spaced")
-    ranged = take_range(source, axis, flat[0], step, Dim.of(len(flat)))
+    runs = _runs(flat)
+    if len(runs) > _RUNS:
+        raise c.decline(f"Gather indices make {len(runs)} evenly spaced runs; kernels take {_RUNS}")
+    ranged = concat([take_range(source, axis, first, step, Dim.of(count)) for first, step, count in runs], axis)
     middle = tuple(Dim.of(d) for d in picked.shape)
     return [reshape(ranged, (*source.shape[:axis], *middle, *source.shape[axis + 1:]))]
+
+
+def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(first, step, count) of the evenly spaced runs that `places` consist of, the longest ones from the left."""
+    found: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(places):
+        step = places[at + 1] - places[at] if at + 1 < len(places) else 1
+        end = at + 1
+        while end < len(places) and places[end] - places[end - 1] == step:
+            end += 1
+        if end == at + 2 and end < len(places):  # two alone are no run: the second may begin a longer one
+            end, step = at + 1, 1
+        found.append((places[at], step, end - at))
+        at = end
+    return found
 
 
 def _show(shape: Shape) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
-
-VIEWS: dict[str, Callable[[NodeContext], list[Prim]]] = {
-    "Reshape": lower_reshape,
-    "Transpose": lower_transpose,
-    "Expand": lower_expand,
-    "Slice": lower_slice,
-    "Split": lower_split,
-    "Concat": lower_concat,
-    "Squeeze": lower_squeeze,
-    "Unsqueeze": lower_unsqueeze,
-    "Flatten": lower_flatten,
-    "Gather": lower_gather,
-}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilegraph.ops.math import Math, V
-from tilegraph.ops.pointwise.base import BOOL, EVERY, FLOATS, INTEGERS, NUMERIC, UNSIGNED, PointOp, alike, binary, unary
+from tilegraph.ops.pointwise.base import BOOL, EVERY, FLOATS, INTEGERS, NUMERIC, PointOp, alike, binary, unary
 from tilegraph.ops.vecmath.basic import is_nan, like
 
 Attrs = Mapping[str, Any]
@@ -52,13 +52,19 @@ def _bit_not(m: Math[V], x: V) -> V:
 
 
 def _bit_shift(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    """A shift by the width or more gives 0."""
-    x, amount = args[0], m.share(args[1])
-    width = int(m.dtype(x)[4:])
+    """A shift by the width or more, or by a negative amount, leaves only the sign, or 0 where there is none."""
+    x, amount = m.share(args[0]), m.share(args[1])
+    left, signed = _direction(attrs) == "LEFT", not m.dtype(x).startswith("u")
+    width = int(m.dtype(x).lstrip("uint"))
     inside = m.lt(amount, like(m, amount, width))
+    if signed:
+        inside = m.land(inside, m.le(like(m, amount, 0), amount))
     safe = m.select(inside, amount, like(m, amount, 0))
-    shifted = (m.shl if _direction(attrs) == "LEFT" else m.shr)(x, safe)
-    return m.select(inside, shifted, like(m, x, 0))
+    shifted = (m.shl if left else m.shr)(x, safe)
+    nothing = like(m, x, 0)
+    if signed and not left:
+        nothing = m.select(m.lt(x, nothing), like(m, x, -1), nothing)
+    return m.select(inside, shifted, nothing)
 
 
 def _direction(attrs: Attrs) -> str:
@@ -67,9 +73,11 @@ def _direction(attrs: Attrs) -> str:
 
 
 def _check_bit_shift(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
-    """a direction other than LEFT and RIGHT"""
+    """a direction other than LEFT and RIGHT; signed integers before opset 28"""
     if _direction(attrs) not in ("LEFT", "RIGHT"):
         return f"direction is {_direction(attrs)!r}, expected LEFT or RIGHT"
+    if opset < 28 and not str(dtypes[0]).startswith("u"):
+        return f"no kernel for {dtypes[0]} before opset 28"
     return None
 
 
@@ -87,7 +95,7 @@ OPS = (
     binary("BitwiseOr", lambda m, a, b: m.bor(a, b), 1, INTEGERS, "18"),
     binary("BitwiseXor", lambda m, a, b: m.bxor(a, b), 1, INTEGERS, "18"),
     unary("BitwiseNot", _bit_not, 1, INTEGERS, "18"),
-    PointOp("BitShift", "", (2, 2), _bit_shift, 4, "11", alike(UNSIGNED), _check_bit_shift),
+    PointOp("BitShift", "", (2, 2), _bit_shift, 4, "11 (28: signed)", alike(INTEGERS), _check_bit_shift),
     PointOp("Where", "", (3, 3), _where, 1, "9", _where_rule),
     unary("IsNaN", is_nan, 1, FLOATS, "9"),
     PointOp("IsInf", "", (1, 1), _is_inf, 2, "10", alike(FLOATS)),

@@ -1,0 +1,69 @@
+"""ArgMax, ArgMin and Hardmax: the place of an extremum is the least (or greatest) place that holds it.
+
+NaN as ONNX Runtime has it: it compares false, so it is passed over, and a NaN in front stays the result: place 0, and
+none in Hardmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilegraph.ops.lower.base import NodeContext, point, scalar
+from tilegraph.ops.lower.reductions import reduce_over
+from tilegraph.ops.lower.views import reshape, take_range
+from tilegraph.ops.prims import Position, Prim
+from tilegraph.spec.dims import Dim
+
+_FAR = (1 << 31) - 1
+
+
+def place_of(c: NodeContext, x: Prim, axis: int, kind: str, last: bool, nan: int = 0) -> Prim:
+    """int32 [.., 1, ..]: the first, or the last, place of the maximum ("max") or minimum ("min") of `x` along `axis`;
+    `nan` where NaN is in front."""
+    size = x.shape[axis].as_int()
+    if size is None or size >= _FAR:
+        raise c.decline(f"{c.node.op_type} over the extent {x.shape[axis]}")
+    if x.dtype == "bool":
+        raise c.decline(f"{c.node.op_type} of bool")
+    floats = x.dtype.startswith("float")
+    held = point("Neg", [x], x.dtype) if floats and kind == "min" else x
+    best = reduce_over(c, "peak" if floats else kind, held, [axis], True)
+    here = Position(x.shape, "int32", axis=axis)
+    nowhere = scalar(-1 if last else _FAR, "int32")
+    places = point("Where", [point("Equal", [held, best], "bool"), here, nowhere], "int32")
+    found = reduce_over(c, "max" if last else "min", places, [axis], True)
+    if not floats:
+        return found
+    front = point("IsNaN", [take_range(x, axis, 0, 1, Dim.of(1))], "bool")
+    return point("Where", [front, scalar(nan, "int32"), found], "int32")
+
+
+def _arg(kind: str) -> Callable[[NodeContext], list[Prim]]:
+    def lower(c: NodeContext) -> list[Prim]:
+        x = c.arg(0)
+        axis = int(c.attr("axis", 0)) % len(x.shape)
+        found = place_of(c, x, axis, kind, bool(int(c.attr("select_last_index", 0))))
+        if not int(c.attr("keepdims", 1)):
+            found = reshape(found, (*x.shape[:axis], *x.shape[axis + 1:]))
+        return [point("Cast", [found], "int64", attrs={"to": 7})]
+
+    return lower
+
+
+def _hardmax(c: NodeContext) -> list[Prim]:
+    x = c.arg(0)
+    shape, rank = x.shape, len(x.shape)
+    axis = int(c.attr("axis", -1 if c.opset >= 13 else 1)) % rank
+    if c.opset < 13:  # the operand is flattened to two dims at `axis`
+        x = reshape(x, (Dim.product(shape[:axis]), Dim.product(shape[axis:])))
+        axis = 1
+    first = place_of(c, x, axis, "max", False, nan=-1)
+    here = point("Equal", [Position(x.shape, "int32", axis=axis), first], "bool")
+    return [reshape(point("Where", [here, scalar(1, x.dtype), scalar(0, x.dtype)], x.dtype), shape)]
+
+
+EXTREMES: dict[tuple[str, str], Callable[[NodeContext], list[Prim]]] = {
+    ("", "ArgMax"): _arg("max"),
+    ("", "ArgMin"): _arg("min"),
+    ("", "Hardmax"): _hardmax,
+}

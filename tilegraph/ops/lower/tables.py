@@ -1,0 +1,42 @@
+"""Which rule lowers which operator, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilegraph.ops.lower import blocks, casts, extremes, generators, pads, reductions, rotary, views
+from tilegraph.ops.lower.base import NodeContext
+from tilegraph.ops.prims import Prim
+
+Rule = Callable[[NodeContext], list[Prim]]
+
+# Only move elements; every input but the first steers, except for those of Concat. All are of ai.onnx.
+VIEWS: dict[str, Rule] = {
+    "Reshape": views.lower_reshape,
+    "Transpose": views.lower_transpose,
+    "Expand": views.lower_expand,
+    "Slice": views.lower_slice,
+    "Split": views.lower_split,
+    "Concat": views.lower_concat,
+    "Squeeze": views.lower_squeeze,
+    "Unsqueeze": views.lower_unsqueeze,
+    "Flatten": views.lower_flatten,
+    "Gather": views.lower_gather,
+    "Pad": pads.lower_pad,
+    "CenterCropPad": pads.lower_center_crop_pad,
+    "Tile": blocks.lower_tile,
+    "DepthToSpace": blocks.lower_depth_to_space,
+    "SpaceToDepth": blocks.lower_space_to_depth,
+}
+
+REDUCTIONS: dict[tuple[str, str], Rule] = {**reductions.REDUCTIONS, **extremes.EXTREMES}
+
+GENERATORS: dict[tuple[str, str], Rule] = generators.GENERATORS
+
+# Pointwise as a whole, made of entries of the operator table; all inputs are data.
+COMPOSED: dict[tuple[str, str], Rule] = {
+    ("", "Cast"): casts.lower_cast,
+    ("", "CastLike"): casts.lower_cast,
+    ("", "BitCast"): casts.lower_bitcast,
+    ("", "RotaryEmbedding"): rotary.lower_rotary,
+}
