@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.conv.sliding import UNROLLED, Sliding, Taps
+from tilegraph.codegen.conv.results import UNROLLED
+from tilegraph.codegen.conv.sliding import Sliding, Taps
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.conv import ConvSpace

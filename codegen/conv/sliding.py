@@ -7,54 +7,37 @@ only the run knows, results whose windows reach outside are made one by one.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.conv.results import Results
 from tilegraph.codegen.conv.tiles import all_taps, inside, pieces, split
-from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
-from tilegraph.codegen.tir_math import V, typed
-from tilegraph.ops.conv import Axis, ConvSpace, Result
+from tilegraph.ops.conv import Axis, ConvSpace
 from tilegraph.ops.index import Var
-from tilegraph.ops.prims import Decline
-from tilegraph.ops.space import Apply, insts
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
 PIXELS = 256  # results of a unit, so that its sums and its part of the source stay in the caches
 MAX_TAPS = 16  # of a line, for each of which there is code
-UNROLLED = 12  # an epilogue of more vector instructions is a loop over the results of a tile
 
 Taps = tuple[tuple[int, ...], ...]
 
 
-class Sliding(ABC):
-    """`vectors`: blocks of channels of a unit. `width`: results of a line that are summed at once."""
+class Sliding(Results):
+    """Walks over units, rows and tiles; a subclass sums."""
 
-    vectors: int
-    width: int
-    y: t.Expr  # the row and the line's position of the tile that is emitted
-    x: t.Expr
-    first_row: t.Expr  # of the unit
-    first_pixel: t.Expr
+    width: int  # results of a line that are summed at once
 
     def __init__(self, space: ConvSpace, vector_bits: int) -> None:
-        if vector_bits // 32 != space.lanes:
-            raise Decline(f"blocks of {space.lanes} channels, but vectors of {vector_bits // 32}")
-        self.space = space
-        self.lanes = space.lanes
-        self.e = Emitter()
-        self.result = self.e.output(0, "float")
-        self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Result)]
+        super().__init__(space, vector_bits)
         self.memory: list[t.Buffer] = []
         self.scratch = Dim.of(0)
-        self.bias = None if space.bias_slot is None else self.e.input(space.bias_slot, "float")
         self.row = space.axes[0] if len(space.axes) == 2 else None
         self.line = space.axes[-1]
         taps = self.line.kernel.as_int()
         self.long = taps is None or taps > MAX_TAPS
-        self.epilogue_cost = sum(i.point.cost for i in insts(space.value) if isinstance(i, Apply))
 
     # -- units ------------------------------------------------------------------------------------------------
     def run(self, name: str, filters: tuple[tuple[int, Filters], ...], work: int) -> Generated:
@@ -79,12 +62,7 @@ class Sliding(ABC):
                 with e.block() as last:
                     self._unit(p, part, space.blocks % self.vectors, rows, line)
                 e.stmts.append(t.IfThenElse(t.LT(p, e.i64(full)), t.sequence(whole), t.sequence(last)))
-        extent = space.n * parts * panels
-        grain = Dim.of(TASK_COST).ceildiv(Dim.max(pixels * work, 1))
-        if space.bias_slot is not None and space.filters % self.lanes:
-            filters = (*filters, (space.bias_slot, Filters("bias", self.lanes)))
-        return e.finish(name, self.memory, extent=extent, align=1, scratch=self.scratch, grain=grain,
-                        filters=filters)
+        return self.kernel(name, self.memory, space.n * parts * panels, pixels * work, self.scratch, filters)
 
     def _parts(self) -> tuple[int, int, Dim, Dim]:
         """(rows of a unit, results of a line of a unit or 0 for all, units of an image, results of a unit)."""
@@ -110,7 +88,7 @@ class Sliding(ABC):
 
         def walk() -> None:
             if self.row is None:
-                self._set(space.at[-1], e.i64(0))
+                self.set_loop(space.at[-1], e.i64(0))
                 self.first_row = self.y = e.i64(0)
                 self.taps_of_row()
                 if line:
@@ -122,7 +100,7 @@ class Sliding(ABC):
             count = t.Min(t.Sub(e.dim(self.row.out), first), e.i64(rows))
             with e.loop("y", count, first) as y:
                 self.y, self.first_row = y, first
-                self._set(space.at[0], y)
+                self.set_loop(space.at[0], y)
                 self.taps_of_row()
                 self._whole_line()
 
@@ -131,10 +109,6 @@ class Sliding(ABC):
     def unit(self, walk: Callable[[], None]) -> None:
         """Walks over the tiles of the unit, once or more."""
         walk()
-
-    def _set(self, var: Var | None, value: t.Expr) -> None:
-        if var is not None:
-            self.e.loops[var] = value
 
     # -- rows -------------------------------------------------------------------------------------------------
     def taps_of_row(self) -> None:
@@ -260,47 +234,3 @@ class Sliding(ABC):
     def element(self) -> int:
         """From one element of a line to the next."""
         return self.space.source.coef(self.space.inside[-1]).value
-
-    def fma(self, a: t.Expr, b: t.Expr, c: t.Expr) -> V:
-        return V(t.intrinsic(typed("float32", self.lanes), "llvm.fma", a, b, c), "float32", self.lanes)
-
-    def epilogue(self, sums: t.Buffer, width: int, place: int | t.Expr = 0) -> None:
-        """Stores results x .. x+width-1 from `sums` [result][block][lane]."""
-        e = self.e
-        if width * self.now == 1 or self.epilogue_cost <= UNROLLED:
-            for i in range(width):
-                self._store(sums, t.Add(self.x, e.i64(i)) if i else self.x, _plus(e, place, i * self.now * self.lanes))
-            return
-        with e.loop("i", width) as i:
-            at = t.Mul(i, e.i64(self.now * self.lanes))
-            self._store(sums, e.share(t.Add(self.x, i)), e.share(t.Add(at, place)) if place != 0 else at)
-
-    def _store(self, sums: t.Buffer, x: t.Expr, place: int | t.Expr) -> None:
-        e, space = self.e, self.space
-        self._set(space.at[-1], x)
-        e.loops[space.lane] = e.i64(0)
-        for j in range(self.now):
-            block = self.block_of(j)
-            self._set(space.block, block)
-            value = e.math.share(e.read(sums, "float32", _plus(e, place, j * self.lanes), self.lanes))
-            value = self.finished(value, block)
-            if self.bias is not None:
-                at = t.Mul(block, e.i64(self.lanes))
-                value = e.math.add(value, e.read(self.bias, "float32", at, self.lanes))
-            known = {id(leaf): value for leaf in self.leaves}
-            e.write(self.result, e.index(space.address), e.value(space.value, space.lane, self.lanes, known),
-                    self.lanes)
-
-    def finished(self, value: V, block: t.Expr) -> V:
-        """The result of what was summed: zero in lanes that are no channels."""
-        return value
-
-    def block_of(self, j: int) -> t.Expr:
-        e = self.e
-        return e.share(t.Add(t.Mul(self.panel, e.i64(self.vectors)), e.i64(j)))
-
-
-def _plus(e: Emitter, place: int | t.Expr, more: int) -> int | t.Expr:
-    if isinstance(place, int):
-        return place + more
-    return t.Add(place, e.i64(more)) if more else place

@@ -10,6 +10,8 @@ from tilegraph.spec.filters import Filters
 
 Array = np.ndarray[Any, Any]
 
+_G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # F(2, 3), Lavin and Gray 2015
+
 
 def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
     """The shape of what `pack_filters` makes of a tensor of `shape`."""
@@ -20,6 +22,8 @@ def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
             return panels, -(-shape[1] // how.block), columns, rows, how.block, how.panel
         case "taps":
             return panels, rows, columns, how.panel
+        case "winograd":
+            return panels, len(_G) ** 2, shape[1], how.panel
         case "bias":
             return panels, how.panel
     raise ValueError(how.kind)
@@ -28,6 +32,12 @@ def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
 def pack_filters(array: Array, how: Filters) -> Array:
     """Weights [K, C, (rows,) columns] or a bias [K] laid out as `how` says."""
     extents = packed_extents(array.shape, how)
+    if how.kind == "winograd":
+        points = np.einsum("ik,ockl,jl->ijoc", _G, array.astype(np.float64), _G).reshape(len(_G) ** 2, *array.shape[:2])
+        whole = np.zeros((len(points), extents[0] * how.panel, array.shape[1]), array.dtype)
+        whole[:, :array.shape[0]] = points
+        parts = whole.reshape(len(points), extents[0], how.panel, array.shape[1])
+        return np.ascontiguousarray(parts.transpose(1, 0, 3, 2))
     rows, columns = _window(array.shape)
     channels = array.shape[1] if array.ndim > 1 else 1
     depth = -(-channels // how.block) * how.block

@@ -12,6 +12,7 @@ class Filters:
 
     direct: [K/panel][C/block][column][row][channel of the block][filter of the panel]
     taps: [K/panel][row][column][filter of the panel], for C = 1
+    winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
     bias: [K/panel][filter of the panel]
     """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx.reference import ReferenceEvaluator
 
 from tests.numeric.codegen.runner import Array, Compiled
 from tests.unit.conv_kernels.bodies import Body, body
@@ -73,12 +74,20 @@ def run(text: str, feeds: Mapping[str, Array], *, lanes: int = 16, blocked: Sequ
     return plain(got, int(channels))
 
 
-def reference(text: str, feeds: Mapping[str, Array], wide: bool = True) -> Array:
-    """ONNX Runtime's answer on the plain model, without optimizations."""
-    model = ir.to_proto(body(text, blocked=()).plain)
+def reference(text: str, feeds: Mapping[str, Array], wide: bool = False) -> Array:
+    """ONNX Runtime's answer on the plain model without optimizations; with `wide` ONNX's reference in float64."""
+    if wide:
+        double = ir.to_proto(body_plain(text.replace("float[", "double[")))
+        exact: Array = ReferenceEvaluator(double).run(None, {k: a.astype(np.float64) for k, a in feeds.items()})[0]
+        return exact
+    model = ir.to_proto(body_plain(text))
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     answer: Array = session.run(None, dict(feeds))[0]
     return answer
+
+
+def body_plain(text: str) -> ir.Model:
+    return body(text, blocked=()).plain

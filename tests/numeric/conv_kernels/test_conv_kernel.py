@@ -10,6 +10,7 @@ from tests.numeric.codegen.runner import Array
 from tests.numeric.conv_kernels.conv_runner import compiled, reference, run
 from tests.unit.conv_kernels.bodies import body
 from tilegraph.codegen.isa import Isa, host
+from tilegraph.ops.conv import algorithm, lower_conv, plan_conv
 from tilegraph.ops.prims import Decline
 
 pytestmark = pytest.mark.skipif(host().vector_bits < 512, reason="this machine has no AVX-512")
@@ -63,6 +64,25 @@ def test_shapes(c: int, k: int, size: tuple[int, ...], kernel: tuple[int, ...], 
     feeds = feeds_of(2, c, k, size, kernel)
     text = text_of(feeds, attributes)
     close(run(text, feeds), reference(text, feeds))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(("n", "c", "k", "size", "pads"), [
+    (1, 32, 32, (12, 12), "1,1,1,1"), (2, 64, 176, (13, 15), "1,1,1,1"), (1, 100, 40, (12, 33), "0,1,2,0"),
+    (1, 48, 48, (15, 14), "2,2,2,2"), (3, 256, 32, (28, 28), "1,1,1,1"),
+])
+def test_winograd(n: int, c: int, k: int, size: tuple[int, int], pads: str, symbolic: bool) -> None:
+    feeds = feeds_of(n, c, k, size, (3, 3))
+    text = text_of(feeds, f"pads=[{pads}]", "y = LeakyRelu(t)")
+    if symbolic:
+        text = text.replace(f"[{n},{c},{size[0]},{size[1]}] x", f"[N,{c},H,W] x").replace(f"[{n},{k},A", f"[N,{k},A")
+    made = body(text)
+    assert algorithm(plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))) == "winograd"
+    got, plain_answer, exact = run(text, feeds), reference(text, feeds), reference(text, feeds, wide=True)
+    close(got, plain_answer)
+    # Decision 12: at most twice ONNX Runtime's own error, or four units in the last place of the largest result.
+    error, other = (float(np.abs(a - exact).max()) for a in (got, plain_answer))
+    assert error <= max(2 * other, 4 * 1.2e-7 * float(np.abs(exact).max()))
 
 
 @pytest.mark.parametrize(("c", "k", "kernel", "attributes"), [
@@ -175,7 +195,8 @@ def test_blocks_are_those_of_the_vectors() -> None:
 
 @pytest.mark.parametrize(("c", "k", "size", "kernel", "attributes", "groups"), [
     (24, 24, (5, 9), (3, 3), "pads=[1,1,1,1]", 1), (17, 40, (1, 33), (1, 1), "", 1), (600, 16, (4, 5), (3, 3), "", 1),
-    (32, 32, (6, 6), (3, 3), "pads=[1,1,1,1]", 32), (3, 8, (9, 9), (3, 3), "pads=[1,1,1,1], strides=[2,2]", 1),
+    (32, 32, (6, 6), (3, 3), "pads=[1,1,1,1]", 32), (40, 40, (13, 15), (3, 3), "pads=[1,1,1,1]", 1),
+    (3, 8, (9, 9), (3, 3), "pads=[1,1,1,1], strides=[2,2]", 1),
 ])
 def test_nothing_outside_is_touched(c: int, k: int, size: tuple[int, int], kernel: tuple[int, int], attributes: str,
                                     groups: int) -> None:

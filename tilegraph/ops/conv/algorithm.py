@@ -1,0 +1,33 @@
+"""How a window kernel computes: what the code generator emits and what the cost model prices are one decision."""
+
+from __future__ import annotations
+
+from tilegraph.ops.conv.space import ConvSpace
+
+_MIN_CHANNELS = 32
+_MAX_CHANNELS = 1024
+_MIN_TILES = 36
+
+
+def algorithm(space: ConvSpace) -> str:
+    """"taps" (each channel by itself), "winograd" or "direct".
+
+    Winograd's F(2x2, 3x3) takes 16 products where 36 are, for transforms of source and result and weights that are 16/9
+    as large: few tiles would only stream them.
+    """
+    if space.kind != "conv":
+        return "taps"
+    fits = len(space.axes) == 2 and all(
+        a.kernel == 3 and a.stride == 1 and a.dilation == 1 and a.before <= 2 for a in space.axes)
+    if not fits or space.groups != 1 or not space.blocked:
+        return "direct"
+    if not _MIN_CHANNELS <= space.depth <= _MAX_CHANNELS or space.filters < _MIN_CHANNELS:
+        return "direct"
+    tiles = 1
+    for axis in space.axes:
+        out = axis.out.as_int()
+        if out is not None:
+            tiles *= -(-out // 2)
+        else:
+            tiles *= _MIN_TILES
+    return "winograd" if tiles >= _MIN_TILES else "direct"
