@@ -21,6 +21,7 @@ from tilegraph.ops.space import insts
 from tilegraph.spec.dims import Dim
 
 BLOCK_ROWS = 256
+_FEW = 4  # panels: with fewer, blocks of rows are smaller, so that there are units for every thread
 CHUNK = 384  # steps of k that are summed by themselves: the rounding error grows with the length of a sum
 _CHAINS = 12  # sums in flight: two fused multiply-adds a cycle take at least 8
 _STREAM = 4  # rows whose multiplications take as long as reading the panel from memory does
@@ -28,7 +29,7 @@ _LINE = 16  # elements of a cache line
 _NEAR = 2048  # elements: how far ahead a panel that is read only once is asked for
 _GROUPS = 16  # groups of a block where their number is symbolic: 128 rows
 _MAX_STEPS = 8
-_SAVED = 0.85  # a narrower panel has to leave this share of the columns or less
+_WIDTH_COST = {1: 2.0, 2: 2.05, 3: 3.0}  # of a panel of so many vectors: one vector waits for the loads of the left
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,16 @@ class Tile:
 
     @staticmethod
     def choose(n: int, vector_bits: int) -> Tile:
-        """8 x 3 of 32 registers with AVX-512, 4 x 3 of 16 with AVX2; two vectors where three pad too much.
+        """8 x 3 of 32 registers with AVX-512, 4 x 3 of 16 with AVX2; less wide panels where the last one is worth it.
 
         Raises `Decline` below 256 bits: without fused multiply-add the product rounds twice and is slow.
         """
         if vector_bits < 256:
             raise Decline(f"matrix products need vectors of 256 bits or more, not {vector_bits}")
         lanes, rows = vector_bits // 32, 8 if vector_bits >= 512 else 4
-        wide, narrow = (-(-n // (v * lanes)) * v for v in (3, 2))
-        return Tile(lanes, rows, 2 if narrow <= _SAVED * wide else 3)
+        vectors = -(-n // lanes)
+        cost = {v: vectors // v * c + _WIDTH_COST.get(vectors % v, 0.0) for v, c in _WIDTH_COST.items() if v <= vectors}
+        return Tile(lanes, rows, min(sorted(cost, reverse=True), key=cost.__getitem__))
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,12 @@ class _Kernel:
         self.left = e.input(space.left_slot, "float")
         self.right = e.input(space.right_slot, "float")
         panels = -(-space.n // tile.panel)
-        blocks = space.m.ceildiv(BLOCK_ROWS)
+        self.block = BLOCK_ROWS if panels >= _FEW else BLOCK_ROWS // 4
+        blocks = space.m.ceildiv(self.block)
         with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
             p = e.share(t.Rem(u, e.i64(panels)))
-            first = e.share(t.Mul(t.Div(u, e.i64(panels)), e.i64(BLOCK_ROWS)))
-            rows = e.share(t.Min(t.Sub(e.dim(space.m), first), e.i64(BLOCK_ROWS)))
+            first = e.share(t.Mul(t.Div(u, e.i64(panels)), e.i64(self.block)))
+            rows = e.share(t.Min(t.Sub(e.dim(space.m), first), e.i64(self.block)))
             if panels * tile.panel == space.n:
                 self._unit(p, first, rows, tile.panel)
             elif panels == 1:
@@ -103,14 +106,16 @@ class _Kernel:
                 with e.block() as last:
                     self._unit(p, first, rows, space.n - (panels - 1) * tile.panel)
                 e.stmts.append(t.IfThenElse(t.LT(p, e.i64(panels - 1)), t.sequence(whole), t.sequence(last)))
-        work = (Dim.min(space.m, BLOCK_ROWS) + _STREAM) * (space.depth * tile.vectors)
+        work = (Dim.min(space.m, self.block) + _STREAM) * (space.depth * tile.vectors)
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
         packed = ((space.right_slot, tile.panel, space.transposed),)
         return e.finish(name, [], extent=blocks * panels, align=1, scratch=Dim.of(0), grain=grain, packed=packed)
 
     # -- a block of rows times a panel ------------------------------------------------------------------------
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
+        """`columns`: how many of the panel's columns exist; vectors without any are left out."""
         e, size = self.e, self.tile.rows
+        self.vectors = -(-columns // self.tile.lanes)
         column = e.share(t.Mul(p, e.i64(self.tile.panel)))
         base = e.share(t.Mul(column, e.i64(self.space.depth)))
         static, near = self.space.m.as_int(), _Ahead(1, -(-self.tile.panel // _LINE))
@@ -135,7 +140,7 @@ class _Kernel:
     def _share(self, group: t.Expr) -> _Ahead | None:
         """The share of the next panel that group number `group` asks for; none where there is one group."""
         e, static, depth = self.e, self.space.m.as_int(), self.space.depth
-        groups = _GROUPS if static is None else min(static, BLOCK_ROWS) // self.tile.rows
+        groups = _GROUPS if static is None else min(static, self.block) // self.tile.rows
         panel = -(-self.tile.panel // _LINE)
         if groups < 2:
             return None
@@ -147,12 +152,13 @@ class _Kernel:
         """`rows` rows from `row`: the product, then the epilogue row by row."""
         e, tile = self.e, self.tile
         starts = self._left_rows(row, rows)
-        made = e.local("made", "float32", rows * tile.panel)
+        width = self.vectors * tile.lanes
+        made = e.local("made", "float32", rows * width)
         depth = self.space.depth
         if depth <= CHUNK:
             self._sum(made, starts, base, e.i64(0), depth, False, ahead)
         else:
-            places = [k * tile.lanes for k in range(rows * tile.vectors)]
+            places = [k * tile.lanes for k in range(rows * self.vectors)]
             for place in places:
                 e.write(made, place, e.f32(0.0), tile.lanes)
             with e.loop("c", depth // CHUNK) as c:
@@ -161,9 +167,9 @@ class _Kernel:
                 self._sum(made, starts, base, e.i64(depth - depth % CHUNK), depth % CHUNK, True, ahead)
         with e.loop("r", rows) as r:
             e.set_loops(self.space.rows, e.share(t.Add(row, r)))
-            line = e.share(t.Mul(r, e.i64(tile.panel)))
-            for start, width in _pieces(columns, tile.lanes):
-                self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), width)
+            line = e.share(t.Mul(r, e.i64(width)))
+            for start, lanes in _pieces(columns, tile.lanes):
+                self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), lanes)
 
     def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool,
              ahead: _Ahead) -> None:
@@ -172,7 +178,7 @@ class _Kernel:
         Few rows have several sums for each element, so that a multiplication need not wait for the one before it.
         """
         e, lanes = self.e, self.tile.lanes
-        places = [k * lanes for k in range(len(starts) * self.tile.vectors)]
+        places = [k * lanes for k in range(len(starts) * self.vectors)]
         chains = [e.local(f"acc{c}", "float32", len(places) * lanes) for c in range(max(1, _CHAINS // len(places)))]
         for sums in chains:
             for place in places:
@@ -206,11 +212,11 @@ class _Kernel:
         lanes = tile.lanes
         at = t.Add(base, t.Mul(k, e.i64(tile.panel)))
         right = [e.math.share(e.read(self.right, "float32", t.Add(at, e.i64(v * lanes)), lanes))
-                 for v in range(tile.vectors)]
+                 for v in range(self.vectors)]
         for r, start in enumerate(starts):
             left = e.read(self.left, "float32", t.Add(start, k))
-            for v in range(tile.vectors):
-                place = (r * tile.vectors + v) * lanes
+            for v in range(self.vectors):
+                place = (r * self.vectors + v) * lanes
                 call = t.intrinsic(typed("float32", lanes), "llvm.fma", e.math.widen(left, lanes), right[v].expr,
                                    e.read(sums, "float32", place, lanes).expr)
                 e.write(sums, place, V(call, "float32", lanes), lanes)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from tilegraph.ops.gemm import GemmSpace
 from tilegraph.ops.prims import Decline
 
-MIN_DEPTH = 64
-MIN_COLUMNS = 48
-_PANEL = 48
-_MAX_PADDING = 1.15  # columns computed for each that is wanted
+MIN_EXTENT = 16  # of the depth and of the columns
+MIN_ELEMENTS = 3072  # a row times a smaller matrix takes less than a call of a node
 
 
 def check_price(space: GemmSpace) -> None:
-    """`Decline` with the reason where ONNX Runtime is expected to be as fast."""
-    if space.depth < MIN_DEPTH or space.n < MIN_COLUMNS:
-        raise Decline(f"ONNX Runtime keeps it: a matrix of [{space.depth}, {space.n}] is smaller than "
-                      f"[{MIN_DEPTH}, {MIN_COLUMNS}]")
-    padded = min(-(-space.n // width) * width for width in (_PANEL, _PANEL * 2 // 3))
-    if padded > _MAX_PADDING * space.n:
-        raise Decline(f"ONNX Runtime keeps it: {space.n} columns would be computed as {padded}")
+    """`Decline` with the reason where ONNX Runtime is expected to be as fast.
+
+    The number of rows does not matter: kernels win from one row on.
+    """
+    shape = f"[{space.depth}, {space.n}]"
+    if min(space.depth, space.n) < MIN_EXTENT:
+        raise Decline(f"ONNX Runtime keeps it: an extent of {shape} is below {MIN_EXTENT}")
+    if space.depth * space.n < MIN_ELEMENTS:
+        raise Decline(f"ONNX Runtime keeps it: a matrix of {shape} has fewer than {MIN_ELEMENTS} elements")

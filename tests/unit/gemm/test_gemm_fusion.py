@@ -89,7 +89,9 @@ def test_spellings(text: str) -> None:
     (f"(float[8,64] x) => (float[8,64] y, float[8,64] z) {{ {W} y = MatMul(x, w) z = Gemm<transB=1>(x, w) }}",
      "read in another layout too"),
     ("(float[8,2] x) => (float[8,2] y) { w = Constant<value = float[2,2] {1, 2, 3, 4}>() y = MatMul(x, w) }",
-     "smaller than"),
+     "below 16"),
+    (f"(float[8,16] x) => (float[8,47] y) {{ w = Constant<value = float[16,47] {{{', '.join('1' * 752)}}}>() "
+     "y = MatMul(x, w) }", "fewer than 3072"),
 ])
 def test_refusals(text: str, reason: str) -> None:
     graph, bodies, reasons = fused(text)
