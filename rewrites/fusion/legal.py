@@ -59,11 +59,10 @@ def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts,
 
 
 def work(space: Space, *, per_row: float = 1.0) -> float:
-    """Vector instructions of one run, 16 lanes each; values that do not change along the columns count `per_row`."""
+    """Vector instructions of one run, of up to 16 lanes; values that are equal in all columns count `per_row`."""
     cols = set(space.cols)
-    lanes = 16
+    lanes = max(min(16, estimate(space.lanes.extent)), 1)
     if space.across is not None:  # many rows at a time: their values fill lanes, too
-        lanes = max(min(lanes, estimate(space.across.extent)), 1)
         per_row = 1 / lanes
     rows = estimate(Dim.product(v.extent for v in space.rows))
     columns = estimate(Dim.product(v.extent for v in space.cols))

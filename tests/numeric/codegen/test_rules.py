@@ -123,6 +123,12 @@ VIEW: dict[str, tuple[int, str]] = {
     "ArgMin": (13, "(double[3,4,7] x) => (int64[3,1,7] y) { y = ArgMin<axis=1>(x) }"),
     "ArgMin of the last equals": (13, "(int8[4,33] x) => (int64[4,1] y) { "
                                   "y = ArgMin<axis=1, select_last_index=1>(x) }"),
+    "DynamicQuantizeLinear": (11, "(float[7,40] x) => (uint8[7,40] y, float s, uint8 z) { "
+                              "y, s, z = DynamicQuantizeLinear(x) }"),
+    "DynamicQuantizeLinear of positive values": (
+        11, "(float[7,40] x) => (uint8[7,40] y, float s, uint8 z) { a = Abs(x) y, s, z = DynamicQuantizeLinear(a) }"),
+    "DynamicQuantizeLinear of zeros": (11, "(float[7,40] x) => (uint8[7,40] y, float s, uint8 z) { a = Sub(x, x) "
+                                       "y, s, z = DynamicQuantizeLinear(a) }"),
     "Hardmax": (13, "(float[3,40] x) => (float[3,40] y) { y = Hardmax(x) }"),
     "Hardmax over the first": (13, "(float[3,40] x) => (float[3,40] y) { y = Hardmax<axis=0>(x) }"),
     "Hardmax flattens": (11, "(float[3,4,5] x) => (float[3,4,5] y) { y = Hardmax<axis=1>(x) }"),
@@ -184,6 +190,15 @@ FLOAT |= {
                             "y = Add(x, s) }"),
     "ReduceMax over extents of 1": (18, "(float[4,6,1] x) => (float[4,1,1] y) { " + k("a", 1)
                                     + "m = ReduceMax(x, a) y = Neg(m) }"),
+    "BatchNormalization in training": (15, "(float[2,3,4,5] x, float[3] s, float[3] b, float[3] m, float[3] v) => "
+                                       "(float[2,3,4,5] y, float[3] p, float[3] q) { w = Abs(v) "
+                                       "y, p, q = BatchNormalization<training_mode=1, momentum=0.7>(x, s, b, m, w) }"),
+    "BatchNormalization of a matrix in training": (
+        15, "(float[9,40] x, float[40] s, float[40] b, float[40] m, float[40] v) => (float[9,40] y, float[40] p, "
+        "float[40] q) { w = Abs(v) y, p, q = BatchNormalization<training_mode=1>(x, s, b, m, w) }"),
+    "MeanVarianceNormalization": (13, "(float[2,3,4,5] x) => (float[2,3,4,5] y) { y = MeanVarianceNormalization(x) }"),
+    "MeanVarianceNormalization over the middle": (13, "(float[2,6,40] x) => (float[2,6,40] y) { "
+                                                  "y = MeanVarianceNormalization<axes=[1]>(x) }"),
     "RotaryEmbedding": (23, "(float[2,4,3,8] x, float[2,3,4] c, float[2,3,4] s) => (float[2,4,3,8] y) { "
                         "y = RotaryEmbedding(x, c, s) }"),
     "RotaryEmbedding of a part": (23, "(float[2,3,40] x, float[2,3,3] c, float[2,3,3] s) => (float[2,3,40] y) { "
@@ -246,6 +261,39 @@ FLOAT |= {
     "ReduceMin of uint8": (18, "(uint8[3,9] x) => (uint8[3,1] y) { " + k("a", 1) + "y = ReduceMin(x, a) }"),
     "ReduceProd of int64": (18, "(int64[3,9] x) => (int64[3,1] y) { " + k("a", 1) + "y = ReduceProd(x, a) }"),
     "ReduceMean of double": (18, "(double[3,9] x) => (double[3,1] y) { " + k("a", 1) + "y = ReduceMean(x, a) }"),
+}
+
+
+TRANSFORMS = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners", "tf_half_pixel_for_nn")
+SIZES = ("10,14", "7,20", "3,5", "5,21", "15,1")
+
+
+def resized(size: str, mode: str, transform: str, nearest: str = "round_prefer_floor") -> str:
+    sizes = k("s", 1, 2, *(int(n) for n in size.split(",")))
+    return (f"(float[1,2,5,7] x) => (float[1,2,{size}] y) {{ {sizes} v = Resize<mode=\"{mode}\", nearest_mode="
+            f"\"{nearest}\", coordinate_transformation_mode=\"{transform}\">(x, , , s) y = Neg(v) }}")
+
+
+for _size in SIZES:
+    for _transform in TRANSFORMS:
+        FLOAT[f"Resize to {_size}, linear, {_transform}"] = 13, resized(_size, "linear", _transform)
+for _size in SIZES[:-1]:
+    for _transform, _nearest in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "floor"),
+                                 ("half_pixel", "ceil"), ("asymmetric", "round_prefer_ceil"),
+                                 ("align_corners", "round_prefer_floor"), ("tf_half_pixel_for_nn", "floor"),
+                                 ("pytorch_half_pixel", "round_prefer_ceil")):
+        VIEW[f"Resize to {_size}, nearest, {_transform}, {_nearest}"] = (
+            13, resized(_size, "nearest", _transform, _nearest))
+VIEW |= {
+    "Resize by scales": (13, "(float[1,2,5,7] x) => (float[1,2,12,8] y) { r = Constant<value = float[0] {}>() "
+                         "s = Constant<value = float[4] {1.0, 1.0, 2.5, 1.2}>() v = Resize<mode=\"nearest\">(x, r, s) "
+                         "y = Neg(v) }"),
+    "Resize of opset 10": (10, "(float[1,2,5,7] x) => (float[1,2,10,21] y) { "
+                           "s = Constant<value = float[4] {1.0, 1.0, 2.0, 3.0}>() v = Resize(x, s) y = Neg(v) }"),
+    "Resize of chosen axes": (18, "(int8[1,5,7] x) => (int8[1,10,7] y) { " + k("s", 10)
+                              + "v = Resize<axes=[1], mode=\"nearest\">(x, , , s) y = Neg(v) }"),
+    "Upsample": (9, "(float[1,2,5,7] x) => (float[1,2,10,14] y) { "
+                 "s = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>() v = Upsample(x, s) y = Neg(v) }"),
 }
 
 
@@ -369,8 +417,19 @@ DECLINED = {
     "mean of integers": (18, f"(int64[2,3] x) => (int64[2,1] y) {{ {k('a', 1)} y = ReduceMean(x, a) }}",
                          "ReduceMean of integers"),
     "max of bool": (20, f"(bool[2,3] x) => (bool[2,1] y) {{ {k('a', 1)} y = ReduceMax(x, a) }}", "a reduction of bool"),
-    "training": (15, "(float[2,3] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3] y, float[3] p, "
-                 "float[3] q) { y, p, q = BatchNormalization<training_mode=1>(x, s, b, m, v) }", "training mode"),
+    "training before opset 14": (9, "(float[2,3] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3] y, "
+                                 "float[3] p, float[3] q) { y, p, q = BatchNormalization(x, s, b, m, v) }",
+                                 "training mode"),
+    "Resize on the edge of two elements": (13, resized("15,1", "nearest", "half_pixel", "floor"),
+                                           "rounds where exact arithmetic does not"),
+    "Resize of a symbol": (13, f"(float[1,1,N] x) => (float[1,1,14] y) {{ {k('s', 1, 1, 14)} y = Resize(x, , , s) }}",
+                           "the symbolic extent N"),
+    "Resize by cubes": (13, resized("10,14", "cubic", "half_pixel"), "mode cubic"),
+    "Resize that smoothes": (18, f"(float[9] x) => (float[4] y) {{ {k('s', 4)} "
+                             "y = Resize<antialias=1, mode=\"linear\">(x, , , s) }", "smoothes"),
+    "Resize by values": (13, "(float[9] x, float[1] s) => (float[N] y) { y = Resize(x, , s) }", "not constant"),
+    "linear Resize of integers": (13, f"(uint8[9] x) => (uint8[4] y) {{ {k('s', 4)} "
+                                  "y = Resize<mode=\"linear\">(x, , , s) }", "linear Resize of uint8"),
     "channels that no group holds": (21, "(float[2,5,3] x, float[5] s, float[5] b) => (float[2,5,3] y) { "
                                      "y = GroupNormalization<num_groups=2>(x, s, b) }", "5 channels in 2 groups"),
     "a deviation that is read": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s) => (float[2,3,7] y, float[2,3,1] m) "

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from tilegraph.ops.dtypes import stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, shape_of
-from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, VIEWS, Rule
+from tilegraph.ops.lower.resize import mode_of
+from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, STEERED, VIEWS, Rule
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.ops.prims import Const, Decline, Extent, Input, Lowered, Prim
 from tilegraph.spec.dims import Dim
@@ -30,11 +31,15 @@ def kind_of(node: ir.Node) -> str | None:
         return "reduction"
     if key in GENERATORS:
         return "generator"
+    if key[0] == "" and key[1] in STEERED and mode_of(node.attributes) == "nearest":
+        return "view"
     return "pointwise" if key in POINTWISE or key in COMPOSED else None
 
 
 def is_parameter(node: ir.Node, index: int) -> bool:
     """Whether input `index` steers the operation (axes, sizes, positions) and must be constant, or is data."""
+    if domain_of(node) == "" and node.op_type in STEERED:
+        return index > 0
     match kind_of(node):
         case "view":
             return index > 0 and node.op_type != "Concat"

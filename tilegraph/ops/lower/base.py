@@ -161,6 +161,14 @@ def point(op_type: str, operands: Sequence[Prim | None], dtype: str, *, domain: 
     return Point(shape, dtype, key=key, operands=present, fn=fn, cost=_COSTS[costs])
 
 
+def quotient(a: Prim, b: Prim) -> Point:
+    """a / b of floats, correctly rounded whatever b is; see `point` and the kernels of regions for other divisions."""
+    def fn(m: Any, values: Sequence[Any]) -> Any:
+        return m.div(values[0], values[1])
+
+    return Point(broadcast([a.shape, b.shape]), a.dtype, key="quotient", operands=(a, b), fn=fn, cost=4)
+
+
 _COSTS: dict[tuple[Any, ...], int] = {}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilegraph.ops.lower.base import NodeContext, point, reduce_last, scalar
+from tilegraph.ops.lower.base import NodeContext, point, quotient, reduce_last, scalar
 from tilegraph.ops.lower.views import reshape, transpose
 from tilegraph.ops.prims import Extent, Prim
 from tilegraph.spec.dims import Dim, Shape
@@ -207,17 +207,62 @@ def _group_norm(c: NodeContext) -> list[Prim]:
 
 
 def _batch_norm(c: NodeContext) -> list[Prim]:
-    """Inference form: (x - mean) / sqrt(var + epsilon) * scale + bias, all per channel."""
+    """(x - mean) / sqrt(var + epsilon) * scale + bias, all per channel."""
     x = c.arg(0)
-    if int(c.attr("training_mode", 0)) or len([o for o in c.node.outputs if o.name]) > 1:
-        raise c.decline("BatchNormalization in training mode")
     rank = len(x.shape)
+    if int(c.attr("training_mode", 0)):
+        return _batch_norm_training(c, x, rank)
+    if len([o for o in c.node.outputs if o.name]) > 1:
+        raise c.decline("BatchNormalization in training mode")
     if rank < 2:
         raise c.decline("BatchNormalization of a vector")
     scale, bias, mean, var = (channels(c.arg(i), rank) for i in (1, 2, 3, 4))
     std = point("Sqrt", [point("Add", [var, scalar(float(c.attr("epsilon", 1e-5)), x.dtype)], x.dtype)], x.dtype)
     factor = point("Div", [scale, std], x.dtype)
     return [point("Add", [point("Mul", [point("Sub", [x, mean], x.dtype), factor], x.dtype), bias], x.dtype)]
+
+
+def _batch_norm_training(c: NodeContext, x: Prim, rank: int) -> list[Prim]:
+    """Mean and variance are those of the batch; outputs 1 and 2 are the running ones, moved towards them."""
+    axes = [0, *range(2, rank)]
+    mean = mean_over(c, x, axes, True)
+    centred = point("Sub", [x, mean], x.dtype)
+    var = mean_over(c, point("Mul", [centred, centred], x.dtype), axes, True)
+    std = point("Sqrt", [point("Add", [var, scalar(float(c.attr("epsilon", 1e-5)), x.dtype)], x.dtype)], x.dtype)
+    factor = point("Mul", [channels(c.arg(1), rank), point("Reciprocal", [std], x.dtype)], x.dtype)
+    result = point("Add", [point("Mul", [centred, factor], x.dtype), channels(c.arg(2), rank)], x.dtype)
+    momentum = float(c.attr("momentum", 0.9))
+    running: list[Prim] = []
+    for kept, batch in ((c.arg(3), mean), (c.arg(4), var)):
+        old = point("Mul", [kept, scalar(momentum, kept.dtype)], kept.dtype)
+        new = point("Mul", [reshape(batch, kept.shape), scalar(1.0 - momentum, kept.dtype)], kept.dtype)
+        running.append(point("Add", [old, new], kept.dtype))
+    return [result, *running][:len(c.node.outputs)]
+
+
+def _mean_variance(c: NodeContext) -> list[Prim]:
+    """MeanVarianceNormalization: (x - mean) / (deviation + 1e-9)."""
+    x = c.arg(0)
+    axes = [int(a) for a in c.attr("axes", [0, 2, 3])]
+    centred = point("Sub", [x, mean_over(c, x, axes, True)], x.dtype)
+    var = mean_over(c, point("Mul", [centred, centred], x.dtype), axes, True)
+    std = point("Add", [point("Sqrt", [var], x.dtype), scalar(1e-9, x.dtype)], x.dtype)
+    return [point("Mul", [centred, point("Reciprocal", [std], x.dtype)], x.dtype)]
+
+
+def _dynamic_quantize(c: NodeContext) -> list[Prim]:
+    """DynamicQuantizeLinear to uint8. The range takes in 0; where all elements are 0 the scale is ONNX Runtime's 1."""
+    x = c.arg(0)
+    axes, none = list(range(len(x.shape))), scalar(0, x.dtype)
+    high = point("Max", [reduce_over(c, "max", x, axes, False), none], x.dtype)
+    low = point("Min", [reduce_over(c, "min", x, axes, False), none], x.dtype)
+    span = point("Sub", [high, low], x.dtype)
+    one = scalar(1, x.dtype)
+    scale = point("Where", [point("Equal", [span, none], "bool"), one, quotient(span, scalar(255, x.dtype))], x.dtype)
+    ratio = point("Neg", [quotient(low, scale)], x.dtype)
+    place = point("Round", [point("Clip", [ratio, none, scalar(255, x.dtype)], x.dtype)], x.dtype)
+    zero = point("Cast", [place], "uint8", attrs={"to": 2})
+    return [point("QuantizeLinear", [x, scale, zero], "uint8"), scale, zero]
 
 
 def _global_pool(kind: str) -> Callable[[NodeContext], list[Prim]]:
@@ -262,6 +307,8 @@ REDUCTIONS: dict[tuple[str, str], Callable[[NodeContext], list[Prim]]] = {
     ("", "InstanceNormalization"): _instance_norm,
     ("", "GroupNormalization"): _group_norm,
     ("", "BatchNormalization"): _batch_norm,
+    ("", "MeanVarianceNormalization"): _mean_variance,
+    ("", "DynamicQuantizeLinear"): _dynamic_quantize,
     ("", "GlobalAveragePool"): _global_pool("mean"),
     ("", "GlobalMaxPool"): _global_pool("max"),
     ("", "LpNormalization"): _lp_norm,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilegraph.ops.lower import blocks, casts, extremes, generators, pads, reductions, rotary, views
+from tilegraph.ops.lower import blocks, casts, extremes, generators, pads, reductions, resize, rotary, views
 from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.prims import Prim
 
@@ -33,10 +33,15 @@ REDUCTIONS: dict[tuple[str, str], Rule] = {**reductions.REDUCTIONS, **extremes.E
 
 GENERATORS: dict[tuple[str, str], Rule] = generators.GENERATORS
 
-# Pointwise as a whole, made of entries of the operator table; all inputs are data.
+# Pointwise as a whole, made of entries of the operator table; all inputs are data but for those of STEERED.
 COMPOSED: dict[tuple[str, str], Rule] = {
     ("", "Cast"): casts.lower_cast,
     ("", "CastLike"): casts.lower_cast,
     ("", "BitCast"): casts.lower_bitcast,
     ("", "RotaryEmbedding"): rotary.lower_rotary,
+    ("", "Resize"): resize.lower_resize,
+    ("", "Upsample"): resize.lower_resize,
 }
+
+# Those of COMPOSED of which every input but the first steers.
+STEERED: frozenset[str] = frozenset({"Resize", "Upsample"})
