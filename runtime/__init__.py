@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilegraph.errors import EnvironmentProblem, UsageError
-from tilegraph.spec.artifact import EP_NAME, MODEL_FILE
+from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE
+from tilegraph.spec.digest import check_sha256
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -75,7 +76,8 @@ def session(model_path: str | os.PathLike[str], *, threads: int | None = None, o
     """An ONNX Runtime session of `model_path` on our provider, with the CPU's for the rest of the graph.
 
     `model_path`: a model file, or a folder that tilegraph wrote. `threads`: ONNX Runtime's intra-op threads, which are
-    set in `sess_options` where both are given. `options`: the provider's own (`max_tasks`, `loader`; docs/serving.md).
+    set in `sess_options` where both are given. `options`: the provider's own (`max_tasks`, `loader`, `expect_sha256`;
+    docs/serving.md). `expect_sha256` is compared here too, before anything is loaded: InputError if it differs.
     Raises `UsageError` for a bad argument, `EnvironmentProblem` as `register` does, and ONNX Runtime's exceptions.
     """
     if threads is not None and threads < 1:
@@ -83,6 +85,10 @@ def session(model_path: str | os.PathLike[str], *, threads: int | None = None, o
     register()
     ort = _onnxruntime()
     path = Path(model_path)
+    if options and "expect_sha256" in options:
+        # A folder of which nothing was compiled never asks the provider.
+        check_sha256(path.parent if path.name == MODEL_FILE and (path.parent / MANIFEST_FILE).exists() else path,
+                     str(options["expect_sha256"]))
     if path.is_dir():
         path = path / MODEL_FILE
     settings = sess_options if sess_options is not None else ort.SessionOptions()

@@ -117,6 +117,28 @@ std::shared_ptr<Artifact> Artifacts::open(std::shared_ptr<Manifest> manifest, co
   return artifact;
 }
 
+void Artifacts::check_expected(const ContextNode& node, std::map<std::string, std::string> parts) const {
+  if (options_.expect_sha256.empty()) return;
+  if (node.model_path.empty())
+    throw Error(ORT_INVALID_GRAPH, cat(node.node, ": the model was given as bytes, so expect_sha256 cannot be checked; load "
+                                       "it by path, or compare the digest of the bytes yourself"));
+  std::string found = sha256_of_file(node.model_path, "model");
+  if (!parts.empty()) {
+    size_t slash = node.model_path.rfind('/');
+    std::string name = slash == std::string::npos ? node.model_path : node.model_path.substr(slash + 1);
+    parts[name] = found;
+    std::string data = node.model_path + ".data";
+    struct stat info;
+    if (stat(data.c_str(), &info) == 0) parts[name + ".data"] = sha256_of_file(data, "weights");
+    std::string lines;
+    for (const auto& [file, digest] : parts) lines += cat(digest, "  ", file, "\n");
+    found = sha256_hex(lines);
+  }
+  if (found != options_.expect_sha256)
+    throw Error(ORT_INVALID_GRAPH, cat("'", node.model_path, "' is not the model that expect_sha256 names: its SHA-256 is ", found,
+                                       ", expected ", options_.expect_sha256, "; do not load it, get it again from where it was made"));
+}
+
 std::shared_ptr<Artifact> Artifacts::open_folder(const ContextNode& node, const Notes& notes) {
   check_path(node, "ep_cache_context", node.cache_context);
   check_path(node, "the manifest of its notes", notes.manifest_file);
@@ -126,6 +148,8 @@ std::shared_ptr<Artifact> Artifacts::open_folder(const ContextNode& node, const 
   check_hash(cat("manifest '", manifest_path, "'"), sha256_hex(manifest_text), notes.manifest_sha256);
   auto manifest = Manifest::parse(manifest_text, cat("manifest '", manifest_path, "'"));
   std::string image = read_file(library_path, kMaxLibraryBytes, cat(node.node, ": compiled library"));
+  if (!options_.expect_sha256.empty())
+    check_expected(node, {{notes.manifest_file, sha256_hex(manifest_text)}, {node.cache_context, sha256_hex(image)}});
   return open(std::move(manifest), notes, image, library_path);
 }
 
@@ -140,6 +164,7 @@ void Artifacts::add_embedded(const std::vector<ContextNode>& nodes) {
     auto image = base64_decode(node.cache_context);
     if (!image || image->empty())
       throw Error(ORT_INVALID_GRAPH, cat(node.node, ": ep_cache_context does not hold a library in base64; ", kAgain));
+    check_expected(node, {});
     embedded_[key] = open(notes.manifest, notes, *image, cat("embedded in ", node.node));
   }
 }

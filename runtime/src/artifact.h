@@ -41,6 +41,8 @@ class Artifacts {
   std::shared_ptr<Artifact> find(const ContextNode& node);
 
  private:
+  // The option expect_sha256: tilegraph/spec/digest.py says what is counted. `parts` are digests by file name.
+  void check_expected(const ContextNode& node, std::map<std::string, std::string> parts) const;
   std::shared_ptr<Artifact> open_folder(const ContextNode& node, const Notes& notes);
   std::shared_ptr<Artifact> open(std::shared_ptr<Manifest> manifest, const Notes& notes, std::string_view image,
                                  const std::string& origin);

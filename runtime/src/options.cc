@@ -37,6 +37,13 @@ Loader read_loader(std::string_view value) {
               cat("option loader of ", kEpName, " is '", value, "': it must be auto, memfd or file"));
 }
 
+std::string read_sha256(std::string_view value) {
+  if (value.size() != 64 || value.find_first_not_of("0123456789abcdef") != std::string_view::npos)
+    throw Error(ORT_INVALID_ARGUMENT, cat("option expect_sha256 of ", kEpName, " is '", value,
+                                          "': it must be the 64 lower-case hexadecimal digits that tilegraph optimize prints"));
+  return std::string(value);
+}
+
 }  // namespace
 
 Options read_options(const OrtSessionOptions* session) {
@@ -63,9 +70,11 @@ Options read_options(const OrtSessionOptions* session) {
         options.max_tasks = read_max_tasks(values[i]);
       else if (key == "loader")
         options.loader = read_loader(values[i]);
+      else if (key == "expect_sha256")
+        options.expect_sha256 = read_sha256(values[i]);
       else
         throw Error(ORT_INVALID_ARGUMENT,
-                    cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks and loader"));
+                    cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks, loader and expect_sha256"));
     } catch (const Error& e) {
       options.problem = e.what();
     }

@@ -12,6 +12,7 @@ struct Options {
   int max_tasks = 1;          // most tasks that one kernel call is split into
   Loader loader = Loader::kAuto;
   std::string context_path;   // ep.context_file_path: where a model given as bytes would lie
+  std::string expect_sha256;  // what the model's folder must be, or empty
   std::string problem;        // what is wrong with them, else empty
 };
 

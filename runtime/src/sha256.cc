@@ -1,5 +1,6 @@
 #include "sha256.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -96,21 +97,16 @@ __attribute__((target("sha,sse4.1"))) void with_instructions(State& state, const
 
 using Compress = void (*)(State&, const unsigned char*, size_t);
 
-std::string digest(std::string_view data, Compress compress) {
-  State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  auto bytes = reinterpret_cast<const unsigned char*>(data.data());
-  size_t whole = data.size() / 64 * 64;
-  compress(state, bytes, whole / 64);
+constexpr State kStart = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
+// The digest of `length` bytes in all, of which all whole blocks are in `state` and the last `rest` bytes are given.
+std::string finish(State state, const unsigned char* bytes, size_t rest, uint64_t length, Compress compress) {
   std::array<unsigned char, 128> tail{};
-  size_t rest = data.size() - whole;
-  if (rest) std::memcpy(tail.data(), bytes + whole, rest);
+  if (rest) std::memcpy(tail.data(), bytes, rest);
   tail[rest] = 0x80;
-  size_t length = rest < 56 ? 64 : 128;
-  uint64_t bits = uint64_t{data.size()} * 8;
-  for (size_t i = 0; i < 8; ++i) tail[length - 1 - i] = static_cast<unsigned char>(bits >> (8 * i));
-  compress(state, tail.data(), length / 64);
+  size_t end = rest < 56 ? 64 : 128;
+  for (size_t i = 0; i < 8; ++i) tail[end - 1 - i] = static_cast<unsigned char>(length * 8 >> (8 * i));
+  compress(state, tail.data(), end / 64);
 
   static constexpr char kHex[] = "0123456789abcdef";
   std::string hex;
@@ -119,16 +115,47 @@ std::string digest(std::string_view data, Compress compress) {
   return hex;
 }
 
-}  // namespace
+std::string digest(std::string_view data, Compress compress) {
+  State state = kStart;
+  auto bytes = reinterpret_cast<const unsigned char*>(data.data());
+  size_t blocks = data.size() / 64;
+  compress(state, bytes, blocks);
+  return finish(state, bytes + blocks * 64, data.size() % 64, data.size(), compress);
+}
 
-std::string sha256_hex(std::string_view data) {
+Compress fastest() {
 #if defined(__x86_64__)
   static const Compress chosen = has_instructions() ? with_instructions : portable;
-  return digest(data, chosen);
+  return chosen;
 #else
-  return digest(data, portable);
+  return portable;
 #endif
 }
+
+}  // namespace
+
+std::string sha256_hex(std::string_view data) { return digest(data, fastest()); }
+
+Sha256::Sha256() : state_(kStart) {}
+
+void Sha256::add(std::string_view piece) {
+  length_ += piece.size();
+  auto bytes = reinterpret_cast<const unsigned char*>(piece.data());
+  size_t left = piece.size();
+  if (kept_) {
+    size_t taken = std::min(left, rest_.size() - kept_);
+    std::memcpy(rest_.data() + kept_, bytes, taken);
+    kept_ += taken, bytes += taken, left -= taken;
+    if (kept_ < rest_.size()) return;
+    fastest()(state_, rest_.data(), 1);
+    kept_ = 0;
+  }
+  fastest()(state_, bytes, left / 64);
+  kept_ = left % 64;
+  if (kept_) std::memcpy(rest_.data(), bytes + left - kept_, kept_);
+}
+
+std::string Sha256::hex() const { return finish(state_, rest_.data(), kept_, length_, fastest()); }
 
 std::string sha256_hex_portable(std::string_view data) { return digest(data, portable); }
 

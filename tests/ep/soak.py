@@ -6,7 +6,7 @@
 (made if it is not there). Every thread picks sessions and shapes at random; one more thread opens and closes sessions.
 The first answer of each session for each input is checked against ONNX Runtime without optimizations, the others
 against the first one, bit by bit. Memory is what the process holds (resident set), after a third of the time and at the
-end; it may grow by a hundredth.
+end; it may grow by a hundredth (under the sanitizers, which keep records of what was allocated where, by three).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import onnx
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZED = ROOT / "build" / "ep-sanitize" / "libtilegraph_ep.so"
 GROWTH = 0.01
+GROWTH_SANITIZED = 0.03
 Array = np.ndarray[Any, Any]
 
 
@@ -171,7 +172,8 @@ def main() -> int:
         soak.prepare()
         soak.run()
     growth = soak.growth()
-    if growth > GROWTH and not given.any_growth:
+    limit = GROWTH_SANITIZED if os.environ.get("TILEGRAPH_EP_LIBRARY") == str(SANITIZED) else GROWTH
+    if growth > limit and not given.any_growth:
         soak.problems.append(f"memory grew by {growth:.2%}")
     print(f"{soak.runs} runs in {given.threads} threads on {len(soak.work)} sessions, {soak.opened} more opened and "
           f"closed; {soak.memory[-1] / 1e6:.0f} MB, growth {growth:+.2%}")

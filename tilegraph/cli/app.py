@@ -100,6 +100,10 @@ def verify(
     threads: Threads = None,
     bisect: Annotated[Path | None, typer.Option("--bisect", metavar="DIR", help="Find what is at fault, and write the "
                                                 "smallest model and inputs that show it.")] = None,
+    expect_sha256: Annotated[str | None, typer.Option("--expect-sha256", metavar="HEX", help="What optimize printed; "
+                                                      "anything else is not loaded.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML, for CI "
+                                               "servers.")] = None,
     json: Json = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -107,8 +111,8 @@ def verify(
     """Say whether two models give the same answers: exit code 0 same, 1 different, 2 nothing proved."""
     from tilegraph.cli import commands
 
-    raise typer.Exit(commands.verify(original, optimized, inputs, samples, seed, rtol, atol, dim, threads, bisect, json,
-                                     quiet, verbose))
+    raise typer.Exit(commands.verify(original, optimized, inputs, samples, seed, rtol, atol, dim, threads, bisect,
+                                     expect_sha256, junit, json, quiet, verbose))
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilegraph.cli.output import console, dims_of, progress, write_json, write_text
 from tilegraph.errors import InputError, UsageError
+from tilegraph.spec.digest import artifact_sha256
 
 
 def default_output(model: Path, *, embed: bool = False) -> Path:
@@ -39,6 +40,8 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
     from tilegraph.explain import report_of
 
     report = report_of(result)
+    if saved is not None:
+        report["sha256"] = artifact_sha256(saved)
     write_json(json, report)
     out = console(quiet=quiet, json_target=json)
     show_summary(out, report)
@@ -46,18 +49,19 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
         show_decisions(out, report)
     if saved is not None:
         out.print(f"written: {saved}", markup=False, soft_wrap=True)
+        out.print(f"sha256: {report['sha256']}", markup=False, soft_wrap=True)
 
 
 def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, seed: int, rtol: float | None,
-           atol: float | None, dim: list[str], threads: int | None, bisect: Path | None, json: str | None, quiet: bool,
-           verbose: bool) -> int:
+           atol: float | None, dim: list[str], threads: int | None, bisect: Path | None,
+           expect_sha256: str | None, junit: Path | None, json: str | None, quiet: bool, verbose: bool) -> int:
     dims = dims_of(dim)
     from tilegraph.cli.tables import show_finding, show_verification
     from tilegraph.verify import verify as run_verify
 
     with progress(quiet=quiet) as step:
         result = run_verify(original, optimized, inputs=inputs, samples=samples, seed=seed, rtol=rtol, atol=atol,
-                            threads=threads, dims=dims or None, progress=step)
+                            threads=threads, dims=dims or None, expect_sha256=expect_sha256, progress=step)
         finding = None
         if bisect is not None and not result.inconclusive:
             from tilegraph.verify.bisect import bisect as run_bisect
@@ -67,6 +71,10 @@ def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, s
     if finding is not None:
         found["bisect"] = finding.to_json()
     write_json(json, found)
+    if junit is not None:
+        from tilegraph.verify.junit import junit_xml
+
+        write_text(junit, junit_xml(result, finding))
     out = console(quiet=quiet, json_target=json)
     show_verification(out, result, verbose=verbose)
     if finding is not None:

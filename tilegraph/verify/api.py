@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.errors import InputError, UsageError
+from tilegraph.spec.digest import check_sha256
 from tilegraph.verify import trace
 from tilegraph.verify.arrays import given_arrays
 from tilegraph.verify.inputs import InputMaker, load_for_analysis
@@ -19,7 +20,7 @@ from tilegraph.verify.judge import Judge, Sample
 from tilegraph.verify.ladder import LARGE_BYTES, REFERENCE_LIMIT_S, Ladder, weight_bytes
 from tilegraph.verify.result import VerifyResult
 from tilegraph.verify.run import Feeds, ModelRun, RunFailure, Runner, Value, open_runner
-from tilegraph.verify.source import Candidate, candidates, original_path
+from tilegraph.verify.source import Candidate, candidates, frozen_dims, original_path
 
 CANDIDATE_LIMIT_S = 60.0  # plus 100 times what the original took
 
@@ -28,14 +29,16 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
            samples: int = 3, seed: int = 0, rtol: float | None = None, atol: float | None = None,
            threads: int | None = None, dims: Mapping[str, int] | None = None,
            reference_limit: float = REFERENCE_LIMIT_S, ort_optimizations: bool = True,
-           progress: Callable[[str], None] | None = None) -> VerifyResult:
+           expect_sha256: str | None = None, progress: Callable[[str], None] | None = None) -> VerifyResult:
     """Whether `optimized` (a .tilegraph folder or any .onnx file) answers as `original` (an .onnx file) does.
 
     `inputs` (an .npz path or a dict of arrays) replaces the `samples` seeded random inputs; it may hold expected
     outputs as `out_<name>`. `rtol` and `atol` replace the bound `|error| <= atol + rtol * |reference|` (the one that
-    is not given is 0). `dims` fixes symbolic dims by name. `reference_limit` is in seconds, for one run of
-    onnx.reference. `ort_optimizations` False runs the optimized model without ONNX Runtime's own optimizations of what
-    is left to it. The rules are in docs/verify.md.
+    is not given is 0). `dims` fixes symbolic dims by name, as do those that the folder was made with. `reference_limit`
+    is in seconds, for one run of onnx.reference. `ort_optimizations` False runs the optimized model without ONNX
+    Runtime's own optimizations of what is left to it. `expect_sha256` is what `optimize` printed for `optimized`,
+    compared before anything is loaded.
+    The rules are in docs/verify.md.
 
     Raises InputError for a file that cannot be read, inputs that do not fit, and when no reference could run.
     """
@@ -44,9 +47,13 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
     if any(t is not None and not (t >= 0 and np.isfinite(t)) for t in (rtol, atol)):
         raise UsageError("--rtol and --atol are numbers that are not negative")
     source = original_path(original)
+    if expect_sha256 is not None:
+        check_sha256(Path(optimized), expect_sha256)
     job = _Job(source, candidates(optimized), samples, seed, threads, progress or (lambda _: None),
                ort_optimizations)
     result = VerifyResult(str(original), str(optimized), seed=seed, versions=_versions())
+    if inputs is None and (frozen := frozen_dims(optimized)):
+        dims = {**frozen, **(dims or {})}
     job.load(inputs, dims)
     job.run_original(result)
     rungs: list[tuple[str, list[Value]] | None] = [None] * len(job.samples)

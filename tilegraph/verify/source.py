@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
 from tilegraph.errors import InputError
-from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE, PORTABLE_FILE
+from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE, PORTABLE_FILE, REPORT_FILE
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,15 @@ def candidates(optimized: str | Path) -> list[Candidate]:
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder")
     return [Candidate("optimized", path, _needs_plugin(path))]
+
+
+def frozen_dims(optimized: str | Path) -> dict[str, int]:
+    """The dims that a folder's report says were fixed when it was made; none for anything else."""
+    try:
+        said = json.loads((Path(optimized) / REPORT_FILE).read_text(encoding="utf-8"))["options"]["dims"]
+        return {str(name): int(size) for name, size in said.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def read_model(path: str | Path) -> ir.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -107,3 +108,13 @@ def test_python_api(pair: tuple[str, str]) -> None:
 
     assert verify(pair[0], pair[1]).same is False
     assert tilegraph.verify(pair[0], pair[1], inputs={"x": np.arange(8, dtype=F).reshape(2, 4)}).outputs[0].max_abs == 1
+
+
+def test_junit_and_a_pinned_folder(pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "verify.xml"
+    assert main(["verify", *pair, "--junit", str(report), "-q"]) == 1
+    assert 'failures="1"' in report.read_text()
+    digest = hashlib.sha256(Path(pair[0]).read_bytes()).hexdigest()
+    assert main(["verify", pair[0], pair[0], "--expect-sha256", digest, "-q"]) == 0
+    assert main(["verify", pair[0], pair[1], "--expect-sha256", digest, "-q"]) == 2
+    assert "not the expected" in capsys.readouterr().err

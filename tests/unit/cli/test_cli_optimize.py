@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ class Recorder:
 
     def save(self, folder: Path, **options: Any) -> Path:
         self.saved = {"folder": folder, **options}
+        folder.write_bytes(b"saved")
         return folder
 
 
@@ -76,6 +78,7 @@ def test_the_summary_and_where_the_folder_is(recorder: Recorder, model: Path,
     assert "nodes 9 -> 4, regions 2, partitions 1" in shown.out
     assert "engines: 1 tilegraph, 3 onnxruntime" in shown.out
     assert f"written: {model.with_suffix('.tilegraph')}" in shown.out
+    assert f"sha256: {hashlib.sha256(b'saved').hexdigest()}" in shown.out
 
 
 def test_quiet_prints_nothing(recorder: Recorder, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

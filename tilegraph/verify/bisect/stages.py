@@ -35,7 +35,8 @@ def stages(original: Path, options: Options) -> list[Stage]:
     model = io.load(original, dims=options.dims or None)
     seen = _Snapshots()
     seen.stages.append(Stage("", model.clone()))
-    passes = targets.get(options.target).passes(options.offload)
+    target = targets.get(options.target)
+    passes = target.passes(options.offload, target.isa(options.mcpu))
     Pipeline(passes, disabled=options.disable, instruments=[seen]).run(model, PassContext())
     return seen.stages
 
