@@ -8,7 +8,16 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tests.unit.conv_kernels.bodies import Body, body
-from tilegraph.ops.conv import ConvSpace, block, block_constant, blocked_shape, lower_conv, plan_conv, unblock
+from tilegraph.ops.conv import (
+    ConvSpace,
+    algorithm,
+    block,
+    block_constant,
+    blocked_shape,
+    lower_conv,
+    plan_conv,
+    unblock,
+)
 from tilegraph.ops.prims import Decline
 from tilegraph.spec.dims import Dim
 
@@ -101,3 +110,24 @@ def test_kinds(text: str, kind: str) -> None:
 def test_what_it_is_not(text: str, blocked: tuple[str, ...], reason: str) -> None:
     with pytest.raises(Decline, match=reason):
         planned(body(text, blocked=blocked))
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("(float[1,16,8,8] x, float[16,16,3,3] w) => (float[1,16,A,B] y) { y = Conv<pads=[1,1,1,1]>(x, w) }", "winograd"),
+    ("(float[1,16,H,W] x, float[16,16,3,3] w) => (float[1,16,A,B] y) { y = Conv<pads=[1,1,1,1]>(x, w) }", "winograd"),
+    ("(float[1,512,9,9] x, float[512,512,3,3] w) => (float[1,512,A,B] y) { y = Conv<pads=[1,1,1,1]>(x, w) }",
+     "winograd"),
+    ("(float[1,512,7,7] x, float[512,512,3,3] w) => (float[1,512,A,B] y) { y = Conv<pads=[1,1,1,1]>(x, w) }", "direct"),
+    ("(float[1,256,7,7] x, float[256,256,3,3] w) => (float[1,256,A,B] y) { y = Conv<pads=[1,1,1,1]>(x, w) }",
+     "winograd"),
+    ("(float[1,16,6,6] x, float[16,16,3,3] w) => (float[1,16,A,B] y) { y = Conv<pads=[1,1,1,1]>(x, w) }", "direct"),
+    ("(float[1,8,8,8] x, float[16,8,3,3] w) => (float[1,16,A,B] y) { y = Conv<pads=[1,1,1,1]>(x, w) }", "direct"),
+    ("(float[1,16,9,9] x, float[16,16,3,3] w) => (float[1,16,A,B] y) { y = Conv<strides=[2,1]>(x, w) }", "direct"),
+    ("(float[1,16,9,9] x, float[16,16,3,3] w) => (float[1,16,A,B] y) { y = Conv<dilations=[1,2]>(x, w) }", "direct"),
+    ("(float[1,16,9,9] x, float[16,16,3,5] w) => (float[1,16,A,B] y) { y = Conv(x, w) }", "direct"),
+    ("(float[1,32,9,9] x, float[32,16,3,3] w) => (float[1,32,A,B] y) { y = Conv<group=2>(x, w) }", "direct"),
+    ("(float[1,16,99] x, float[16,16,3] w) => (float[1,16,A] y) { y = Conv(x, w) }", "direct"),
+    ("(float[1,16,9,9] x, float[16,1,3,3] w) => (float[1,16,A,B] y) { y = Conv<group=16>(x, w) }", "taps"),
+])
+def test_the_algorithm(text: str, wanted: str) -> None:
+    assert algorithm(planned(body(text))) == wanted

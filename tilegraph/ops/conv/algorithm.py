@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from tilegraph.ops.conv.space import ConvSpace
 
-_MIN_CHANNELS = 32
+_MIN_CHANNELS = 16
 _MAX_CHANNELS = 1024
-_MIN_TILES = 36
+_MIN_TILES = 16
+_FEW_TILES = 24  # below it, large weights would cost more to stream than the products that they save
+_LARGE = 8 << 20  # bytes
 
 
 def algorithm(space: ConvSpace) -> str:
     """"taps" (each channel by itself), "winograd" or "direct".
 
     Winograd's F(2x2, 3x3) takes 16 products where 36 are, for transforms of source and result and weights that are 16/9
-    as large: few tiles would only stream them.
+    as large. `docs/conv.md` has the measurements behind the bounds.
     """
     if space.kind != "conv":
         return "taps"
@@ -26,8 +28,6 @@ def algorithm(space: ConvSpace) -> str:
     tiles = 1
     for axis in space.axes:
         out = axis.out.as_int()
-        if out is not None:
-            tiles *= -(-out // 2)
-        else:
-            tiles *= _MIN_TILES
-    return "winograd" if tiles >= _MIN_TILES else "direct"
+        tiles *= _FEW_TILES if out is None else -(-out // 2)
+    weights = 16 * 4 * space.depth * space.filters
+    return "winograd" if tiles >= (_FEW_TILES if weights > _LARGE else _MIN_TILES) else "direct"
