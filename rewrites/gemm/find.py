@@ -1,4 +1,5 @@
-"""The largest epilogue of a matrix product: nodes that follow it point by point and end in one value."""
+"""The largest composite of a matrix product: a transpose of its constant matrix, and the largest epilogue, nodes that
+follow it point by point and end in one value."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ _VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze"})
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal composite: the product first, then its epilogue in order, and the matrix that it reads packed."""
+    """A legal composite: its nodes in order, the product among them, and the matrix that it reads packed."""
 
+    product: ir.Node
     nodes: tuple[ir.Node, ...]
     output: ir.Value
     lowered: Lowered
@@ -37,27 +39,44 @@ def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Cal
     Nodes between the product and the end are read by nothing else, so the composite is convex, and as results leave it
     only at its end, no set of them can depend on one another in a circle.
     """
-    best = _examine((product,), opsets)
+    matrix = _views_of_constant(product, view, free)
+    best = _examine(product, (*matrix, product), opsets)
     ends = _followers(product, view, free)
     for count in range(1, len(ends) + 1):
         nodes = _between(product, ends[count - 1], ends, view)
         if nodes is None:
             continue
         try:
-            best = _examine(nodes, opsets)
+            best = _examine(product, (*matrix, *nodes), opsets)
         except Decline:
             continue
     return best
 
 
-def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int]) -> Candidate:
+def _views_of_constant(product: ir.Node, view: GraphView, free: Callable[[ir.Node], bool]) -> tuple[ir.Node, ...]:
+    """The views through which the product alone reads an initializer as its matrix, in order.
+
+    Exporters write a linear layer as MatMul(x, Transpose(weight)), and only small transposes are folded.
+    """
+    found: list[ir.Node] = []
+    value = product.inputs[1]
+    while value is not None and (node := value.producer()) is not None:
+        if domain_of(node) != "" or node.op_type not in _VIEWS or not free(node) or _read_elsewhere(
+                node, {product, *found}, view):
+            return ()
+        found.insert(0, node)
+        value = node.inputs[0]
+    return tuple(found) if value is not None and value.is_initializer() else ()
+
+
+def _examine(product: ir.Node, nodes: tuple[ir.Node, ...], opsets: Mapping[str, int]) -> Candidate:
     output = nodes[-1].outputs[0]
     lowered = lower_gemm(nodes, [output], opsets)
     space = plan_gemm(lowered)
     matrix: ir.Value = dict(lowered.inputs)[space.right_slot]
     if not matrix.is_initializer() or matrix.is_graph_input() or matrix.const_value is None:
         raise Decline("the matrix is not constant")
-    return Candidate(nodes, output, lowered, space, matrix)
+    return Candidate(product, nodes, output, lowered, space, matrix)
 
 
 def _followers(product: ir.Node, view: GraphView, free: Callable[[ir.Node], bool]) -> list[ir.Node]:

@@ -5,8 +5,8 @@ second operand is an initializer; any leading dims of the first, symbolic ones i
 follows point by point and ends in one value: bias, activations however they are spelled, residual sums, scales; views
 at its end become the addresses of the stores. Refused, with a reason each: matrices that are not constant, not float32
 or one for each batch; left operands that are not contiguous along the summed dim; a matrix that something else reads
-too, of which a packed copy would have to be kept beside the original; and what ONNX Runtime does as fast (small
-matrices).
+too, of which a packed copy would have to be kept beside the original (but for embeddings, which Gather reads); and what
+ONNX Runtime does as fast (small matrices).
 """
 
 from __future__ import annotations
@@ -65,23 +65,30 @@ class GemmFusion(CompositePass):
 
     def _unshared(self, found: list[tuple[ir.Graph, Candidate]], context: PassContext) \
             -> list[tuple[ir.Graph, Candidate]]:
-        """Those whose matrix nothing else reads: only then does the packed one take the original's place."""
-        products = {candidate.nodes[0] for _, candidate in found}
+        """Those whose matrix nothing else reads, so that the packed one takes the original's place.
+
+        Embeddings tied to the last product are the exception: ONNX Runtime, too, keeps a second copy for the product.
+        """
+        taken = {node for _, candidate in found for node in candidate.nodes}
         kept: list[tuple[ir.Graph, Candidate]] = []
         for graph, candidate in found:
-            reader = next(readers_outside(candidate.matrix, products), None)
+            reader = next((r for r in readers_outside(candidate.matrix, taken) if not _looks_up(r)), None)
             layouts = {(c.space.transposed, c.space.depth) for _, c in found if c.matrix is candidate.matrix}
             if candidate.matrix.is_graph_output():
-                _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is a graph output")
+                _refuse(context, candidate.product, f"its matrix {candidate.matrix.name} is a graph output")
             elif reader is not None:
-                _refuse(context, candidate.nodes[0], f"its matrix {candidate.matrix.name} is also read by "
+                _refuse(context, candidate.product, f"its matrix {candidate.matrix.name} is also read by "
                         f"{reader.op_type} {reader.name}: a packed copy would be kept beside it")
             elif len(layouts) > 1:
-                _refuse(context, candidate.nodes[0],
+                _refuse(context, candidate.product,
                         f"its matrix {candidate.matrix.name} is read in another layout too")
             else:
                 kept.append((graph, candidate))
         return kept
+
+
+def _looks_up(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type == "Gather"
 
 
 def _refuse(context: PassContext, node: ir.Node, reason: str) -> None:

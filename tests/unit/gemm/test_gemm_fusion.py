@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.fusion.parse import model
 from tilegraph.passes import PassContext
@@ -84,8 +86,8 @@ def test_spellings(text: str) -> None:
     (f"(float[64,8] x) => (float[8,64] y) {{ {W} y = Einsum<equation=\"ki,kj->ij\">(x, w) }}",
      "not contiguous along the summed"),
     ("(float[8,0] x) => (float[8,64] y) { w = Constant<value = float[0,64] {}>() y = MatMul(x, w) }", "empty"),
-    (f"(float[8,64] x, int64[2] i) => (float[8,64] y, float[2,64] z) {{ {W} y = MatMul(x, w) z = Gather(w, i) }}",
-     "also read by Gather"),
+    (f"(float[8,64] x, float[64,64] q) => (float[8,64] y, float[64,64] z) {{ {W} y = MatMul(x, w) z = Add(w, q) }}",
+     "also read by Add"),
     (f"(float[8,64] x) => (float[8,64] y, float[8,64] z) {{ {W} y = MatMul(x, w) z = Gemm<transB=1>(x, w) }}",
      "read in another layout too"),
     ("(float[8,2] x) => (float[8,2] y) { w = Constant<value = float[2,2] {1, 2, 3, 4}>() y = MatMul(x, w) }",
@@ -107,6 +109,24 @@ def test_a_tied_matrix_is_one_composite_twice() -> None:
     assert not reasons
     assert len({n.op_type for n in graph.graph}) == 1
     assert len(graph.graph) == 2
+
+
+def test_tied_embeddings() -> None:
+    """Gather keeps reading them as they are; their transpose is too large to be folded and joins the composite."""
+    w = np.random.default_rng(0).normal(size=(600, 512)).astype(np.float32)
+    nodes = [helper.make_node("Gather", ["w", "i"], ["e"]), helper.make_node("Transpose", ["w"], ["v"], perm=[1, 0]),
+             helper.make_node("MatMul", ["e", "v"], ["y"])]
+    made = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("i", TensorProto.INT64, ["S"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["S", 600])], [numpy_helper.from_array(w, "w")])
+    graph = ir.serde.deserialize_model(helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)]))
+    context = PassContext()
+    for step in NORMALISE:
+        step.run(graph, context)
+    assert GemmFusion().run(graph, context).modified
+    assert [n.op_type.partition("_")[0] for n in graph.graph] == ["Gather", "Gemm"]
+    (function,) = graph.functions.values()
+    assert [n.op_type for n in function] == ["Transpose", "MatMul"]
 
 
 def test_offload() -> None:
