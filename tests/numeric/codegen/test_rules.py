@@ -114,6 +114,8 @@ VIEW: dict[str, tuple[int, str]] = {
     "DepthToSpace by columns": (13, "(float[2,18,3,5] x) => (float[2,2,9,15] y) { "
                                 "v = DepthToSpace<blocksize=3, mode=\"CRD\">(x) y = Neg(v) }"),
     "SpaceToDepth": (13, "(float[2,3,4,40] x) => (float[2,12,2,20] y) { v = SpaceToDepth<blocksize=2>(x) y = Neg(v) }"),
+    "SpaceToDepth by columns": (28, "(float[2,3,4,40] x) => (float[2,12,2,20] y) { "
+                                "v = SpaceToDepth<blocksize=2, mode=\"CRD\">(x) y = Neg(v) }"),
     "CenterCropPad": (18, f"{X} (float[6,3,5] y) {{ {k('p', 6, 3)} v = CenterCropPad<axes=[0, 1]>(x, p) y = Neg(v) }}"),
     "ArgMax": (13, "(float[3,40] x) => (int64[3,1] y) { y = ArgMax<axis=1>(x) }"),
     "ArgMax of equals": (13, "(int32[3,40] x) => (int64[3] y) { y = ArgMax<axis=-1, keepdims=0>(x) }"),
@@ -409,7 +411,7 @@ DECLINED = {
     "Tile by values": (13, "(float[8] x, int64[1] r) => (float[N] y) { y = Tile(x, r) }", "input 1 of Tile"),
     "SpaceToDepth of a symbol": (13, "(float[1,2,N,4] x) => (float[1,8,M,2] y) { y = SpaceToDepth<blocksize=2>(x) }",
                                  "an image of N x 4 in blocks of 2 x 2"),
-    "ArgMax of a symbol": (13, "(float[3,N] x) => (int64[3,1] y) { y = ArgMax<axis=1>(x) }", "over the extent N"),
+    "ArgMax of bool": (13, "(bool[3,4] x) => (int64[3,1] y) { y = ArgMax<axis=1>(x) }", "ArgMax of bool"),
     "RotaryEmbedding by position": (23, "(float[2,4,3,8] x, float[50,4] c, float[50,4] s, int64[2,3] p) => "
                                     "(float[2,4,3,8] y) { y = RotaryEmbedding(x, c, s, p) }", "out of range"),
     "reduction by values": (18, "(float[2,3] x, int64[1] a) => (float[2,1] y) { y = ReduceSum(x, a) }",

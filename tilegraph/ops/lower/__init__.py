@@ -12,7 +12,8 @@ import onnx_ir as ir
 from tilegraph.ops.dtypes import stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, shape_of
 from tilegraph.ops.lower.resize import mode_of
-from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, STEERED, VIEWS, Rule
+from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, STEERED, VIEWS
+from tilegraph.ops.lower.tables import Rule as Rule
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.ops.prims import Const, Decline, Extent, Input, Lowered, Prim
 from tilegraph.spec.dims import Dim

@@ -18,24 +18,23 @@ _FAR = (1 << 31) - 1
 
 
 def place_of(c: NodeContext, x: Prim, axis: int, kind: str, last: bool, nan: int = 0) -> Prim:
-    """int32 [.., 1, ..]: the first, or the last, place of the maximum ("max") or minimum ("min") of `x` along `axis`;
+    """[.., 1, ..]: the first, or the last, place of the maximum ("max") or minimum ("min") of `x` along `axis`;
     `nan` where NaN is in front."""
     size = x.shape[axis].as_int()
-    if size is None or size >= _FAR:
-        raise c.decline(f"{c.node.op_type} over the extent {x.shape[axis]}")
+    dtype, far = ("int64", (1 << 63) - 1) if size is None or size >= _FAR else ("int32", _FAR)
     if x.dtype == "bool":
         raise c.decline(f"{c.node.op_type} of bool")
     floats = x.dtype.startswith("float")
     held = point("Neg", [x], x.dtype) if floats and kind == "min" else x
     best = reduce_over(c, "peak" if floats else kind, held, [axis], True)
-    here = Position(x.shape, "int32", axis=axis)
-    nowhere = scalar(-1 if last else _FAR, "int32")
-    places = point("Where", [point("Equal", [held, best], "bool"), here, nowhere], "int32")
+    here = Position(x.shape, dtype, axis=axis)
+    nowhere = scalar(-1 if last else far, dtype)
+    places = point("Where", [point("Equal", [held, best], "bool"), here, nowhere], dtype)
     found = reduce_over(c, "max" if last else "min", places, [axis], True)
     if not floats:
         return found
     front = point("IsNaN", [take_range(x, axis, 0, 1, Dim.of(1))], "bool")
-    return point("Where", [front, scalar(nan, "int32"), found], "int32")
+    return point("Where", [front, scalar(nan, dtype), found], dtype)
 
 
 def _arg(kind: str) -> Callable[[NodeContext], list[Prim]]:
@@ -45,7 +44,7 @@ def _arg(kind: str) -> Callable[[NodeContext], list[Prim]]:
         found = place_of(c, x, axis, kind, bool(int(c.attr("select_last_index", 0))))
         if not int(c.attr("keepdims", 1)):
             found = reshape(found, (*x.shape[:axis], *x.shape[axis + 1:]))
-        return [point("Cast", [found], "int64", attrs={"to": 7})]
+        return [found if found.dtype == "int64" else point("Cast", [found], "int64", attrs={"to": 7})]
 
     return lower
 
@@ -58,7 +57,7 @@ def _hardmax(c: NodeContext) -> list[Prim]:
         x = reshape(x, (Dim.product(shape[:axis]), Dim.product(shape[axis:])))
         axis = 1
     first = place_of(c, x, axis, "max", False, nan=-1)
-    here = point("Equal", [Position(x.shape, "int32", axis=axis), first], "bool")
+    here = point("Equal", [Position(x.shape, first.dtype, axis=axis), first], "bool")
     return [reshape(point("Where", [here, scalar(1, x.dtype), scalar(0, x.dtype)], x.dtype), shape)]
 
 
