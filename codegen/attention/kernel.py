@@ -12,17 +12,19 @@ With that, and a check that keys, queries and values are finite, the result is t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
+from tilegraph.codegen.attention.few import Rows, dot_scores
 from tilegraph.codegen.attention.operands import Operands, fit
 from tilegraph.codegen.attention.products import Tile, scores, times_values
 from tilegraph.codegen.attention.rows import softmax_block
 from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
-from tilegraph.ops.attention import AttentionSpace
+from tilegraph.ops.attention import FEW, AttentionSpace
 from tilegraph.ops.space import Inst
 from tilegraph.spec.dims import Dim
 
@@ -67,33 +69,79 @@ class _Kernel:
     def run(self, name: str) -> Generated:
         e, space, tile = self.e, self.space, self.tile
         self.result = e.output(0, "float")
-        operands = Operands(e, space, tile, self.memory, self.at.queries, self.at.keys, self.skips)
-        self.operands = operands
+        self.operands = Operands(e, space, tile, self.memory, self.at.queries, self.at.keys, self.skips)
         blocks = space.i.extent.ceildiv(tile.rows)
+        few = space.has_few
+        if few is None:
+            with e.block() as small:
+                self._few()
+            with e.block() as large:
+                self._many(blocks)
+            e.stmts.append(t.IfThenElse(t.LT(e.dim(space.i.extent), e.i64(FEW)), t.sequence(small), t.sequence(large)))
+        elif few:
+            self._few()
+        else:
+            self._many(blocks)
+        rows = Dim.of(tile.rows) if few is False else Dim.min(space.i.extent, tile.rows)
+        work = (rows * space.j.extent * (space.depth + space.width)).ceildiv(tile.lanes)
+        grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
+        keys = Dim.of(0) if few else space.j.extent.ceildiv(tile.panel) * (tile.panel * space.depth)
+        return e.finish(name, [self.memory], extent=Dim.product(v.extent for v in space.batch) * blocks,
+                        align=1 if few is False else Rows(e, space).heads, scratch=(keys + self.at.keys) * 4,
+                        grain=grain if few else Dim.max(grain, _SHARE_PACKING))
+
+    def _many(self, blocks: Dim) -> None:
+        """Blocks of queries, one after the other; keys are packed for each batch and head."""
+        e, space = self.e, self.space
         count = e.share(e.dim(blocks))
         first = e.share(t.Div(e.begin, count))
         last = t.Div(t.Sub(e.end, e.i64(1)), count)
         with e.loop("o", t.Add(t.Sub(last, first), e.i64(1)), first) as o:
             e.set_loops(space.batch, o)
-            operands.start()
-            operands.pack()
+            self.operands.start()
+            self.operands.pack()
             base = e.share(t.Mul(o, count))
             low = e.share(t.Max(t.Sub(e.begin, base), e.i64(0)))
             high = t.Min(t.Sub(e.end, base), count)
             with e.loop("b", t.Sub(high, low), low) as b:
                 self._queries(b)
-        work = (Dim.of(tile.rows) * space.j.extent * (space.depth + space.width)).ceildiv(tile.lanes)
-        grain = Dim.max(Dim.of(TASK_COST).ceildiv(Dim.max(work, 1)), _SHARE_PACKING)
-        keys = space.j.extent.ceildiv(tile.panel) * (tile.panel * space.depth)
-        return e.finish(name, [self.memory], extent=Dim.product(v.extent for v in space.batch) * blocks, align=1,
-                        scratch=(keys + self.at.keys) * 4, grain=grain)
+
+    def _few(self) -> None:
+        """All queries of a batch and of heads that share their keys at a time, see `few`."""
+        e, space, tile = self.e, self.space, self.tile
+        where = Rows(e, space)
+        queries = space.i.extent.as_int() or FEW - 1
+        chunk = min(max(tile.rows // queries, 1), where.heads)  # heads at a time
+        last = e.share(t.Div(e.end, e.i64(where.heads)))
+        first = e.share(t.Div(e.begin, e.i64(where.heads)))
+        with e.loop("o", t.Sub(last, first), first) as o:
+            e.set_loops(space.batch[:len(space.batch) - len(space.sharing)], o)
+            with e.loop("h", -(-where.heads // chunk)) as h:
+                where.first = e.share(t.Mul(h, e.i64(chunk)))
+                heads = t.Min(t.Sub(e.i64(where.heads), where.first), e.i64(chunk))
+                rows = e.share(t.Mul(heads, e.dim(space.i.extent)))
+                self.operands.copy_queries(where.put, rows, False)
+                self._start(rows)
+                with e.loop("k", e.dim(space.j.extent.ceildiv(tile.columns))) as kb:
+                    self._few_keys(where, rows, e.share(t.Mul(kb, e.i64(tile.columns))))
+                self._store(where.put, rows)
+
+    def _few_keys(self, where: Rows, rows: t.Expr, j0: t.Expr) -> None:
+        e, space, tile, at = self.e, self.space, self.tile, self.at
+        columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
+        dot_scores(e, space, tile, self.memory, at.queries, at.scores, rows, j0, columns)
+        softmax_block(e, space, tile, self.memory, (at.scores, at.peak, at.total, at.sums), where.put, rows, j0,
+                      columns, {})
+        groups = t.Div(t.Add(rows, e.i64(tile.sum_rows - 1)), e.i64(tile.sum_rows))
+        times_values(e, space, tile, self.memory, at.scores, at.sums, groups, j0, columns)
 
     # -- one block of queries ---------------------------------------------------------------------------------
     def _queries(self, b: t.Expr) -> None:
         e, space, tile = self.e, self.space, self.tile
         i0 = e.share(t.Mul(b, e.i64(tile.rows)))
         rows = e.share(t.Min(t.Sub(e.dim(space.i.extent), i0), e.i64(tile.rows)))
-        self.operands.copy_queries(i0, rows)
+        put = self._place(i0)
+        self.operands.copy_queries(put, rows, self.skips)
         if not self.skips:
             self._start(rows)
             self._walk(i0, rows, None)
@@ -106,7 +154,14 @@ class _Kernel:
                 self._start(rows)
                 self._walk(i0, rows, (bound, t.EQ(attempt, e.i64(0))))
                 self._verdict(rows, again)
-        self._store(i0, rows)
+        self._store(put, rows)
+
+    def _place(self, i0: t.Expr) -> Callable[[t.Expr], None]:
+        """What sets the loops of row r of the block that begins with query i0."""
+        def put(r: t.Expr) -> None:
+            self.e.loops[self.space.i] = t.Add(i0, r)
+
+        return put
 
     def _start(self, rows: t.Expr) -> None:
         e, tile = self.e, self.tile
@@ -184,12 +239,14 @@ class _Kernel:
 
     def _values(self, at: Place) -> None:
         _, _, groups, j0, columns = at
-        times_values(self.e, self.space, self.tile, self.memory, self.at.scores, self.at.sums, groups, j0, columns)
+        e, tile = self.e, self.tile
+        count = t.Mul(groups, e.i64(tile.group // tile.sum_rows))
+        times_values(e, self.space, tile, self.memory, self.at.scores, self.at.sums, count, j0, columns)
 
     def _soft(self, at: Place, known: dict[int, V]) -> None:
         i0, rows, _, j0, columns = at
         offsets = (self.at.scores, self.at.peak, self.at.total, self.at.sums)
-        softmax_block(self.e, self.space, self.tile, self.memory, offsets, i0, rows, j0, columns, known)
+        softmax_block(self.e, self.space, self.tile, self.memory, offsets, self._place(i0), rows, j0, columns, known)
 
     def _verdict(self, rows: t.Expr, again: t.Buffer) -> None:
         """Whether what was left out is 0 for every row; a row whose bound was -inf needs no maximum."""
@@ -201,10 +258,10 @@ class _Kernel:
             with e.when(m.lnot(certain).expr):
                 e.write(again, 0, V(e.i64(1), "int64"))
 
-    def _store(self, i0: t.Expr, rows: t.Expr) -> None:
+    def _store(self, put: Callable[[t.Expr], None], rows: t.Expr) -> None:
         e, m, space, tile = self.e, self.e.math, self.space, self.tile
         with e.loop("r", rows) as r:
-            e.loops[space.i] = t.Add(i0, r)
+            put(r)
             total = m.share(e.read(self.memory, "float32", t.Add(r, e.i64(self.at.total))))
             inverse = m.share(m.div(e.f32(1.0), total))
             row = e.share(t.Add(t.Mul(r, e.i64(tile.width_pitch)), e.i64(self.at.sums)))

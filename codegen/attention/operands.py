@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.products import Tile
 from tilegraph.codegen.emitter import Emitter
@@ -158,10 +160,13 @@ class Operands:
         nothing = e.read(self.nothing, "float32", 0, value.lanes)
         e.write(self.nothing, 0, m.fma(value, e.f32(0.0), nothing), value.lanes)
 
-    def copy_queries(self, i0: t.Expr, rows: t.Expr) -> None:
-        """The block's queries side by side; rows that are only there to fill a group are 0."""
+    def copy_queries(self, put: Callable[[t.Expr], None], rows: t.Expr, bounded: bool) -> None:
+        """The block's queries side by side; rows that are only there to fill a group are 0.
+
+        `put` sets the loops of a row. `bounded`: also what `score_bound` needs.
+        """
         e, space, tile = self.e, self.space, self.tile
-        if self.skips:
+        if bounded:
             self.query_peak = e.scalar("query_peak", "float32", e.f32(0.0))
             self.query_nothing = e.scalar("query_nothing", "float32", e.f32(0.0))
         lanes = _along(space.q, space.d, tile.lanes, space.depth)
@@ -170,7 +175,7 @@ class Operands:
         with e.loop("z", t.Mul(t.Sub(filled, rows), pitch), t.Mul(rows, pitch)) as z:
             e.write(self.memory, t.Add(z, e.i64(self.queries)), e.f32(0.0))
         with e.loop("r", rows) as r:
-            e.loops[space.i] = t.Add(i0, r)
+            put(r)
             row = e.share(t.Add(t.Mul(r, e.i64(tile.depth_pitch)), e.i64(self.queries)))
             done = 0
             while done < space.depth:
@@ -178,7 +183,7 @@ class Operands:
                 e.loops[space.d] = e.i64(done)
                 value = e.math.share(e.value(space.q, space.d, width, {}))
                 e.write(self.memory, t.Add(row, e.i64(done)), value, width)
-                if self.skips:
+                if bounded:
                     self._note_query(value)
                 done += width
 

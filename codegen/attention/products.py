@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
@@ -37,6 +38,8 @@ class Tile:
         rows, columns = (64, 64) if masked else (32, 128)
         known, keys = space.i.extent.as_int(), space.j.extent.as_int()
         if known is not None:
+            if space.has_few:
+                known *= math.prod(v.extent.value for v in space.sharing)
             rows = min(rows, -(-known // group) * group)
         if keys is not None:
             columns = min(columns, -(-keys // panel) * panel)
@@ -49,7 +52,7 @@ class Tile:
                     padded(space.width))
 
 
-def _fma(e: Emitter, a: V, b: V, c: V) -> V:
+def fma(e: Emitter, a: V, b: V, c: V) -> V:
     lanes = c.lanes
     m = e.math
     return V(t.intrinsic(typed("float32", lanes), "llvm.fma", m.widen(a, lanes), m.widen(b, lanes), c.expr), "float32",
@@ -77,7 +80,7 @@ def scores(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, quer
                     left = e.read(memory, "float32", t.Add(top, t.Add(d, e.i64(r * tile.depth_pitch))))
                     for v in range(vectors):
                         place = (r * vectors + v) * lanes
-                        e.write(sums, place, _fma(e, left, right[v], e.read(sums, "float32", place, lanes)), lanes)
+                        e.write(sums, place, fma(e, left, right[v], e.read(sums, "float32", place, lanes)), lanes)
             corner = e.share(t.Add(t.Add(t.Mul(g, e.i64(tile.group * tile.pitch)), t.Mul(p, e.i64(tile.panel))),
                                    e.i64(block)))
             for r in range(tile.group):
@@ -88,11 +91,11 @@ def scores(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, quer
 
 def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, block: int, out: int,
                  groups: t.Expr, j0: t.Expr, columns: t.Expr) -> None:
-    """out[r, :] += sum_c block[r, c] * values[j0 + c, :] for all groups of rows."""
+    """out[r, :] += sum_c block[r, c] * values[j0 + c, :] for all groups of `sum_rows` rows."""
     v = space.v
     assert isinstance(v, Load)
     values = e.input(v.slot, v.stored)
-    with e.loop("g", t.Mul(groups, e.i64(tile.group // tile.sum_rows))) as g:
+    with e.loop("g", groups) as g:
         weights = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.pitch)), e.i64(block)))
         top = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.width_pitch)), e.i64(out)))
         for chunk in _chunks(space.width, tile.lanes):
@@ -108,7 +111,7 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
                     right[first] = e.math.share(e.read(values, "float32", e.index(v.address), width))
                 for (r, first, width), acc in zip(places, sums, strict=True):
                     left = e.read(memory, "float32", t.Add(weights, t.Add(c, e.i64(r * tile.pitch))))
-                    e.write(acc, 0, _fma(e, left, right[first], e.read(acc, "float32", 0, width)), width)
+                    e.write(acc, 0, fma(e, left, right[first], e.read(acc, "float32", 0, width)), width)
             for (r, first, width), acc in zip(places, sums, strict=True):
                 at = t.Add(top, e.i64(r * tile.width_pitch + first))
                 total = e.math.add(e.read(memory, "float32", at, width), e.read(acc, "float32", 0, width))

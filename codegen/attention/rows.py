@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.products import Tile
 from tilegraph.codegen.emitter import Emitter
@@ -35,15 +37,17 @@ def _exp(e: Emitter, x: V) -> V:
 
 
 def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: tuple[int, int, int, int],
-                  i0: t.Expr, rows: t.Expr, j0: t.Expr, columns: t.Expr, known: dict[int, V]) -> None:
+                  put: Callable[[t.Expr], None], rows: t.Expr, j0: t.Expr, columns: t.Expr,
+                  known: dict[int, V]) -> None:
     """Turns scores into weights relative to the running maximum and keeps maximum, sum and output in step.
 
-    `at`: offsets of scores, maxima, sums and outputs in `memory`. `known`: modifier values that hold for the block.
+    `at`: offsets of scores, maxima, sums and outputs in `memory`. `put` sets the loops of a row. `known`: modifier
+    values that hold for the block.
     """
     block, peaks, totals, outputs = at
     whole = t.EQ(columns, e.i64(tile.columns))
     with e.loop("r", rows) as r:
-        e.loops[space.i] = t.Add(i0, r)
+        put(r)
         e.loops[space.j] = j0
         row = e.share(t.Add(t.Mul(r, e.i64(tile.pitch)), e.i64(block)))
         before = e.math.share(e.read(memory, "float32", t.Add(r, e.i64(peaks))))

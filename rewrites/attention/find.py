@@ -74,11 +74,12 @@ def _behind(second: ir.Node, index: int, value: ir.Value, free: Callable[[ir.Nod
         elif kind_of(node) is not None and len(cone) < _CONE:
             cone.add(node)
             stack.extend(v.producer() for v in node.inputs if v is not None)
-    for first in products:
-        between = frozenset(_between(first, cone))
-        if has_softmax(between):
-            return Core(first, second, index, between, frozenset(_guard(between)))
-    return None
+    found = [(first, between) for first in products if has_softmax(between := frozenset(_between(first, cone)))]
+    if not found:
+        return None
+    # The nearest: others make a bias, as scores of relative positions that are padded and shifted.
+    first, between = min(found, key=lambda pair: len(pair[1]))
+    return Core(first, second, index, between, frozenset(_guard(between)))
 
 
 def _guard(between: frozenset[ir.Node]) -> Iterator[ir.Node]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from tilegraph.cost import CostModel, estimate
-from tilegraph.ops.attention import AttentionSpace, Score
+from tilegraph.ops.attention import FEW, AttentionSpace, Score
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
@@ -20,6 +20,8 @@ from tilegraph.spec.dims import Dim
 
 _MIN_RATIO = 1.05
 _MIN_GAIN_US = 5.0
+_PARITY = 0.9  # estimates of dense attention that are this close are no loss
+_KEYS = 512  # of a decoder that does not say
 _BLOCK = 128
 _FLOPS_PER_US = 95_000.0  # of a matrix product in ONNX Runtime
 _KERNEL_FLOPS_PER_US = 95_000.0
@@ -33,7 +35,9 @@ _OPERATORS = {"Attention": (1.0, 0.55), "MultiHeadAttention": (1.0, 0.2), "Group
 _MASKED_NS = 0.5  # per score, where a mask or positions hide some
 _NODE_US = 5.0  # starting the kernel, and the session's part of it
 _GROUP, _PANEL = 8, 32  # rows and keys that the kernel computes at a time
-_SMALL = 8  # fewer queries: the kernel packs keys that it uses too little
+# With few queries: ns for each byte of keys and values that ONNX Runtime reads, that the kernel reads, and that are put
+# together with a past first, where an operator's kernel reads them while they are in the cache.
+_READ_NS, _KERNEL_READ_NS, _JOIN_NS = 0.035, 0.030, 0.036
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,10 @@ class AttentionCost:
         return (not self.obstacle and self.runtime_us >= _MIN_RATIO * self.kernel_us
                 and self.runtime_us - self.kernel_us >= _MIN_GAIN_US)
 
+    @property
+    def ratio(self) -> float:
+        return self.runtime_us / self.kernel_us
+
     def __str__(self) -> str:
         estimates = f"estimated {self.kernel_us:.0f} µs against {self.runtime_us:.0f} µs in ONNX Runtime"
         return f"{self.obstacle}; {estimates}" if self.obstacle else estimates
@@ -57,39 +65,84 @@ class AttentionCost:
 def price(candidate: Candidate, density: Density | None, model: CostModel) -> AttentionCost:
     """`density`: what the mask leaves, None for all."""
     space = candidate.space
+    known = space.i.extent.as_int()
+    if space.has_few:
+        return _few(candidate, known or 1, model)
+    cost = _many(candidate, density, model)
+    if space.has_few is None:
+        # A decoder: a prompt in one run, one query in most others. One of them should win, and neither lose.
+        one = _few(candidate, 1, model)
+        if (cost.wins and one.ratio < 1) or (one.wins and cost.ratio >= _PARITY):
+            return one
+        return cost
+    if known is not None and known < FEW:
+        return replace(cost, obstacle=f"{known} queries are too few")
+    if known is None and space.i.extent != space.j.extent:
+        return replace(cost, obstacle=f"the number of queries ({space.i.extent}) may be 1 in a run: packing the keys "
+                                      "would not pay")
+    return cost
+
+
+def _many(candidate: Candidate, density: Density | None, model: CostModel) -> AttentionCost:
+    space = candidate.space
     batch, rows, keys = (estimate(d) for d in (Dim.product(v.extent for v in space.batch), space.i.extent,
                                                space.j.extent))
     flops = 2.0 * batch * rows * keys * (space.depth + space.width)
     elements = float(batch * rows * keys)
-    runtime = 2 * model.node_us("MatMul", 0, 0) + flops / _FLOPS_PER_US
-    if candidate.owner is not None:
-        runtime = _operator_us(candidate, flops, elements, model)
-    for node in candidate.nodes:
-        if node not in candidate.clones and not is_product(node) and owner_of(node) is None:
-            runtime += _runtime_us(node, model)
+    runtime = _around_us(candidate, model)
+    runtime += _products_us(candidate, flops / _FLOPS_PER_US, elements, model)
     padded = (-(-rows // _GROUP) * _GROUP * -(-keys // _PANEL) * _PANEL) / max(rows * keys, 1)
     share = 1.0 if density is None else density.blocks
-    modifier = sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply))
     scores = flops / _KERNEL_FLOPS_PER_US * padded
-    scores += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * modifier) / 1e3
+    scores += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * _modifier(space)) / 1e3
     scores += batch * rows * -(-keys // _BLOCK) * _ROW_NS / 1e3
-    kernel = _NODE_US + share * scores + batch * keys * space.depth * _PACK_NS / 1e3
-    known = space.i.extent.as_int()
-    obstacle = ""
-    if known is not None and known < _SMALL:
-        obstacle = f"{known} queries are too few"
-    elif known is None and space.i.extent != space.j.extent:
-        obstacle = f"the number of queries ({space.i.extent}) may be 1 in a run: packing the keys would not pay"
-    return AttentionCost(runtime, kernel, obstacle)
+    return AttentionCost(runtime, _NODE_US + share * scores + batch * keys * space.depth * _PACK_NS / 1e3)
 
 
-def _operator_us(candidate: Candidate, flops: float, elements: float, model: CostModel) -> float:
-    """The operator that the attention was written as, in ONNX Runtime: its kernel computes every score."""
-    assert candidate.owner is not None
+def _few(candidate: Candidate, rows: int, model: CostModel) -> AttentionCost:
+    """Both sides read keys and values at the speed of memory: ONNX Runtime for each head, the kernel for each group."""
+    space = candidate.space
+    batch, keys = estimate(Dim.product(v.extent for v in space.batch)), space.j.extent.as_int()
+    if keys is None:
+        keys = max(estimate(space.j.extent), _KEYS)
+    group = Dim.product(v.extent for v in space.sharing).value
+    flops = 2.0 * batch * rows * keys * (space.depth + space.width)
+    elements = float(batch * rows * keys)
+    read = 4.0 * batch * keys * (space.depth + space.width)
+    products = max(read * _READ_NS / 1e3, flops / _FLOPS_PER_US)
+    around = _around_us(candidate, model) if space.has_few else 0.0
+    runtime = around + _products_us(candidate, products, elements, model)
+    kernel = _NODE_US + max(read / group * _KERNEL_READ_NS / 1e3, 2 * flops / _KERNEL_FLOPS_PER_US)
+    kernel += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * _modifier(space)) / 1e3
+    if candidate.owner is not None and any(_is_joined(v, candidate) for _, v in candidate.lowered.inputs):
+        kernel += read / group * _JOIN_NS / 1e3
+    return AttentionCost(runtime, kernel)
+
+
+def _is_joined(value: ir.Value, candidate: Candidate) -> bool:
+    """Whether keys or values are put together before the kernel, where the operator did it on the way."""
+    producer = value.producer()
+    return producer is not None and producer.op_type == "Concat" and owner_of(producer) == candidate.owner \
+        and value.dtype == ir.DataType.FLOAT
+
+
+def _modifier(space: AttentionSpace) -> int:
+    return sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply))
+
+
+def _around_us(candidate: Candidate, model: CostModel) -> float:
+    """What ONNX Runtime takes for the nodes besides the products; those of an operator are part of it."""
+    return sum(_runtime_us(node, model) for node in candidate.nodes
+               if node not in candidate.clones and not is_product(node) and owner_of(node) is None)
+
+
+def _products_us(candidate: Candidate, products: float, elements: float, model: CostModel) -> float:
+    """What ONNX Runtime takes for the two products, or for the operator, whose kernel computes every score."""
+    if candidate.owner is None:
+        return 2 * model.node_us("MatMul", 0, 0) + products
     masked = any(_reads(inst, candidate.space) for inst in insts(candidate.space.x))
     share, per_score = _OPERATORS[candidate.owner.op]
-    return model.node_us("MatMul", 0, 0) + share * flops / _FLOPS_PER_US + elements * (
-        per_score + masked * _MASKED_NS) / 1e3
+    return model.node_us("MatMul", 0, 0) + share * products + elements * (per_score + masked * _MASKED_NS) / 1e3
 
 
 def _runtime_us(node: ir.Node, model: CostModel) -> float:

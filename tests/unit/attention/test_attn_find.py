@@ -216,8 +216,29 @@ def test_query_counts_that_may_be_one() -> None:
     long = Spelling(1, 12, 512, 512, 64, 64, symbolic=True, mask="positions")
     assert [d.taken for d in fused(long.model(), offload="auto")[1]] == [True]
     decode = Spelling(1, 12, 1, 512, 64, 64, symbolic=True)
-    (reason,) = reasons(decode.model(), offload="auto")
+    assert [d.taken for d in fused(decode.model(), offload="auto")[1]] == [True]
+    packing = Spelling(1, 12, 1, 512, 63, 64, symbolic=True)  # vectors do not divide such keys
+    (reason,) = reasons(packing.model(), offload="auto")
     assert "may be 1 in a run" in reason
+
+
+def test_few_queries_are_taken_where_keys_can_be_read_in_place() -> None:
+    assert [d.taken for d in fused(Spelling(1, 12, 1, 512, 64, 64).model(), offload="auto")[1]] == [True]
+    (reason,) = reasons(Spelling(1, 12, 1, 512, 63, 64).model(), offload="auto")
+    assert "1 queries are too few" in reason
+
+
+def test_of_several_products_the_nearest_makes_the_scores() -> None:
+    """Relative positions: their scores are padded, cut and added to the others."""
+    nodes = [SCORES, N("MatMul", ["q", "r"], ["s2"]), N("Pad", ["s2", "pads"], ["w"]),
+             N("Slice", ["w", "start", "end", "axes"], ["c"]), N("Add", ["s", "c"], ["x"]),
+             N("Softmax", ["x"], ["p"], axis=-1), OUT]
+    model, decisions = fused(graph(nodes, shapes={"q": [1, 2, 16, 8], "k": [1, 2, 8, 16], "r": [1, 2, 8, 16],
+                                                  "v": [1, 2, 16, 8]},
+                                   pads=np.array([0, 0, 0, 1, 0, 0, 0, 0]), start=np.array([0]), end=np.array([16]),
+                                   axes=np.array([3])))
+    assert [d.taken for d in decisions] == [True]
+    assert [n.op_type for n in model.graph].count("MatMul") == 1
 
 
 def test_operators_that_are_attention_are_listed() -> None:

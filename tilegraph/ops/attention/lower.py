@@ -13,8 +13,9 @@ import onnx_ir as ir
 from tilegraph.ops.attention.space import AttentionSpace, Score
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
-from tilegraph.ops.lower import Rule, lower_region
+from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import NodeContext
+from tilegraph.ops.lower.tables import Rule
 from tilegraph.ops.lower.views import transpose
 from tilegraph.ops.prims import Decline, Dot, Lowered, Prim, Reduce, View
 from tilegraph.ops.pull import Puller

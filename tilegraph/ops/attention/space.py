@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilegraph.ops.index import Ix, Var
-from tilegraph.ops.space import Inst
+from tilegraph.ops.space import Apply, Inst, Literal, Load, insts
+
+FEW = 8  # queries; with fewer, keys are read where they are instead of being packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,3 +39,42 @@ class AttentionSpace:
     guarded: bool
     address: Ix
     hides: Inst | None = None
+
+    @property
+    def sharing(self) -> tuple[Var, ...]:
+        """The innermost batch loops along which keys and values are the same: query heads of one group."""
+        moving = set().union(*(one.address.vars() for part in (self.k, self.v) for one in insts(part)
+                               if isinstance(one, Load)))
+        found: list[Var] = []
+        for var in reversed(self.batch):
+            if var in moving or var.extent.as_int() is None:
+                break
+            found.insert(0, var)
+        return tuple(found)
+
+    @property
+    def streamed(self) -> tuple[Load, float, int] | None:
+        """For keys that can be read in place: the operand, what it is multiplied by, and how many elements at a time.
+
+        They must be contiguous, at most scaled by one number, and of a depth that vectors of 4 or more divide.
+        """
+        load, factor = self.k, 1.0
+        if isinstance(load, Apply) and load.point.key.partition("<")[0] == "Mul":
+            one, other = load.args
+            if isinstance(one, Literal):
+                one, other = other, one
+            if not isinstance(other, Literal):
+                return None
+            load, factor = one, float(other.value)
+        step = self.depth & -self.depth
+        if not isinstance(load, Load) or load.address.coef(self.d) != 1 or step < 4:
+            return None
+        return load, factor, step
+
+    @property
+    def has_few(self) -> bool | None:
+        """Whether there are fewer than `FEW` queries; None: a run decides. False where keys are not `streamed`."""
+        count = self.i.extent.as_int()
+        if self.streamed is None:
+            return False
+        return None if count is None else count < FEW
