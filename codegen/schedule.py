@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilegraph.ops.index import Var
-from tilegraph.ops.space import Apply, Choose, Fold, Inst, Literal, Load, Place, Space, Store
+from tilegraph.ops.space import Apply, Choose, Fold, Inst, Literal, Load, Place, Running, Space, Store
 
 KEEP_COST = 6  # vector instructions: below it, recomputing beats a store and a load
 
@@ -43,6 +43,8 @@ def column_dependent(space: Space) -> dict[int, bool]:
                 found[id(inst)] = bool(inst.address.vars() & cols)  # those of computed indices, too
             case Place():
                 found[id(inst)] = bool(inst.index.vars() & cols)
+            case Running():
+                found[id(inst)] = True
             case Fold() | Literal():
                 found[id(inst)] = False
             case Choose():

@@ -17,7 +17,7 @@ from tilegraph.codegen.rows.values import pack
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.index import Ix, Var, flat_address
-from tilegraph.ops.space import Apply, Fold, Inst, Literal, Place, Space, Store, uneven
+from tilegraph.ops.space import Apply, Fold, Inst, Literal, Place, Running, Space, Store, insts, uneven
 from tilegraph.spec.dims import Dim
 
 _REGISTERS = 16  # of accumulators in a block, at most
@@ -45,6 +45,7 @@ class _Across:
         self.columns = Dim.product(v.extent for v in space.cols)
         self.kept_at: dict[int, tuple[t.Buffer, Dim]] = {}
         self.scratch = self._lay_out()
+        self.running: folds.Accumulators = {}
 
     def _lanes(self, vector_bits: int) -> int:
         """As many as a register has of the widest common element, not more than there are rows side by side."""
@@ -124,6 +125,7 @@ class _Across:
         for p in range(self.passes.count):
             self._prepare(schedule.targets(self.passes, p), width, known, p)
             sums = {id(f): folds.accumulators(self.e, f, (width,)) for f in self.passes.folds[p]}
+            self.running = {id(i): folds.accumulators(self.e, i, (width,)) for i in self._runs(p)}
             totals = self._columns(width, known, p, sums)
             for f in self.passes.folds[p]:
                 result = totals.get(id(f), sums[id(f)])
@@ -146,6 +148,10 @@ class _Across:
             elif not isinstance(inst, Literal):
                 self._value(inst, width, known, p)
 
+    def _runs(self, p: int) -> list[Running]:
+        """The running values that pass p evaluates."""
+        return [i for i in insts(*schedule.targets(self.passes, p)) if isinstance(i, Running)]
+
     # -- columns --------------------------------------------------------------------------------------------------
     def _columns(self, width: int, known: dict[int, V], p: int, sums: folds.Accumulators) -> folds.Accumulators:
         """All columns, one by one. Long sums of floats are made of the sums of `_SUMMED` columns each, which keeps
@@ -161,20 +167,24 @@ class _Across:
             for var in outer:
                 e.loops[var] = loops.enter_context(e.loop("c", e.dim(var.extent)))
             if not long:
-                e.loops[inner] = loops.enter_context(e.loop("c", e.dim(inner.extent)))
+                self._enter(inner, loops.enter_context(e.loop("c", e.dim(inner.extent))))
                 self._column(width, dict(known), p, sums)
                 return totals
             extent = e.share(e.dim(inner.extent))
             with e.loop("g", t.Div(t.Add(extent, e.i64(_SUMMED - 1)), e.i64(_SUMMED))) as g:
                 low = e.share(t.Mul(g, e.i64(_SUMMED)))
                 with e.loop("c", t.Min(t.Sub(extent, low), e.i64(_SUMMED)), low) as c:
-                    e.loops[inner] = c
+                    self._enter(inner, c)
                     self._column(width, dict(known), p, sums)
                 for f in long:
                     part = e.read(sums[id(f)][width], f.dtype, 0, width)
                     folds.accumulate(e, f, totals[id(f)], part, width)
                     folds.restart(e, f, sums[id(f)])
         return totals
+
+    def _enter(self, var: Var, number: t.Expr) -> None:
+        last = t.Sub(self.e.dim(var.extent), self.e.i64(1))
+        self.e.loops[var] = self.e.share(t.Sub(last, number)) if self.space.descending else number
 
     def _column(self, width: int, known: dict[int, V], p: int, sums: folds.Accumulators) -> None:
         for f in self.passes.folds[p]:
@@ -191,6 +201,8 @@ class _Across:
             return self.e.value(inst, self.across, width, known)
         if self.passes.column[id(inst)] and self.passes.available(inst, p):
             value = self._recall(inst, width)
+        elif isinstance(inst, Running):
+            value = self._advance(inst, width, self._value(inst.operand, width, known, p))
         elif isinstance(inst, Apply):
             value = inst.point.fn(self.e.math, [self._value(a, width, known, p) for a in inst.operands])
         else:
@@ -200,6 +212,13 @@ class _Across:
             return self.e.value(inst, self.across, width, known)
         known[id(inst)] = self.e.math.share(value)
         return known[id(inst)]
+
+    def _advance(self, inst: Running, width: int, value: V) -> V:
+        """Takes the column's value in; what the running value is at this column."""
+        buffers = self.running[id(inst)]
+        before = self.e.math.share(self.e.read(buffers[width], inst.dtype, 0, width))
+        folds.accumulate(self.e, inst, buffers, value, width)
+        return before if inst.exclusive else self.e.read(buffers[width], inst.dtype, 0, width)
 
     def _recall(self, inst: Inst, width: int) -> V:
         if id(inst) in self.kept_at:

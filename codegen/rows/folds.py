@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.tir_math import TirMath, V
-from tilegraph.ops.space import Fold
+from tilegraph.ops.space import Fold, Running
 
 Accumulators = dict[int, dict[int, t.Buffer]]  # of each fold of a pass by identity, by width in lanes
 
@@ -18,20 +18,20 @@ _INT_RANGE = {"int8": (-(1 << 7), (1 << 7) - 1), "int16": (-(1 << 15), (1 << 15)
               "uint64": (0, (1 << 64) - 1)}
 
 
-def _identity(e: Emitter, fold: Fold) -> V:
+def _identity(e: Emitter, fold: Fold | Running) -> V:
     if fold.dtype.startswith("float"):
         return e.math.const(_IDENTITY[fold.kind], fold.dtype)
     low, high = _INT_RANGE[fold.dtype]
     return e.math.const({"sum": 0, "prod": 1, "max": low, "min": high}[fold.kind], fold.dtype)
 
 
-def _combine(m: TirMath, fold: Fold, a: V, b: V) -> V:
+def _combine(m: TirMath, fold: Fold | Running, a: V, b: V) -> V:
     if fold.kind == "peak":
         return m.select(m.lt(a, b), b, a)
     return {"sum": m.add, "prod": m.mul, "max": m.maximum, "min": m.minimum}[fold.kind](a, b)
 
 
-def accumulators(e: Emitter, fold: Fold, widths: Sequence[int]) -> dict[int, t.Buffer]:
+def accumulators(e: Emitter, fold: Fold | Running, widths: Sequence[int]) -> dict[int, t.Buffer]:
     """One accumulator for each of `widths` (in lanes), on the stack and initialised."""
     made: dict[int, t.Buffer] = {}
     for width in dict.fromkeys(widths):
@@ -40,12 +40,12 @@ def accumulators(e: Emitter, fold: Fold, widths: Sequence[int]) -> dict[int, t.B
     return made
 
 
-def restart(e: Emitter, fold: Fold, accumulators: dict[int, t.Buffer]) -> None:
+def restart(e: Emitter, fold: Fold | Running, accumulators: dict[int, t.Buffer]) -> None:
     for width, buffer in accumulators.items():
         e.write(buffer, 0, _identity(e, fold), width)
 
 
-def accumulate(e: Emitter, fold: Fold, accumulators: dict[int, t.Buffer], value: V, lanes: int) -> None:
+def accumulate(e: Emitter, fold: Fold | Running, accumulators: dict[int, t.Buffer], value: V, lanes: int) -> None:
     buffer = accumulators[lanes]
     now = e.read(buffer, fold.dtype, 0, lanes)
     e.write(buffer, 0, _combine(e.math, fold, now, value), lanes)

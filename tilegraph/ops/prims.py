@@ -107,6 +107,26 @@ class Reduce(Prim):
 
 
 @dataclass(frozen=True, eq=False)
+class Scan(Prim):
+    """Running `kind` (sum or prod) along the last axis, from the front or, `reverse`, from the end.
+
+    `exclusive`: without the element itself.
+    """
+
+    kind: str = "sum"
+    operand: Prim = None  # type: ignore[assignment]
+    exclusive: bool = False
+    reverse: bool = False
+
+    @property
+    def args(self) -> tuple[Prim, ...]:
+        return (self.operand,)
+
+    def text(self) -> str:
+        return f"scan {self.kind}{' exclusive' if self.exclusive else ''}{' reverse' if self.reverse else ''}"
+
+
+@dataclass(frozen=True, eq=False)
 class View(Prim):
     """`source` read at another index: `pull(indices of this) -> indices of source`. `key` is the map as text."""
 

@@ -20,9 +20,21 @@ from itertools import pairwise
 from tilegraph.ops.broadcast import project
 from tilegraph.ops.index import Dynamic, Ix, SplitNeeded, Var, flat_address, reshape_indices
 from tilegraph.ops.loops import covers, merge, mergeable, with_merged
-from tilegraph.ops.prims import Concat, Const, Decline, Extent, Input, Lowered, Pick, Prim, Reduce, View
+from tilegraph.ops.prims import Concat, Const, Decline, Extent, Input, Lowered, Pick, Prim, Reduce, Scan, View
 from tilegraph.ops.pull import Puller
-from tilegraph.ops.space import Choose, Fold, Inst, Literal, Space, Store, index_of, indices_of, rewritten, uneven
+from tilegraph.ops.space import (
+    Choose,
+    Fold,
+    Inst,
+    Literal,
+    Running,
+    Space,
+    Store,
+    index_of,
+    indices_of,
+    rewritten,
+    uneven,
+)
 from tilegraph.spec.dims import Dim, DimLike, Shape
 
 MAX_CELLS = 32  # kernels have code for each combination of the parts of concatenations
@@ -72,6 +84,7 @@ class _Region(Puller[Space]):
         super().__init__(self.outputs[self.main])
         self.cols: list[Var] | None = None
         self.appended = False
+        self.descending: bool | None = None  # None: nothing runs along the columns
 
     def groups(self) -> list[list[Var]]:
         return [self.loops, self.cols or []]
@@ -103,7 +116,8 @@ class _Region(Puller[Space]):
             stores.append(Store(k, inst, address, self.stored[k], per_row))
         if not any(s.per_row for s in stores) and not cols:
             raise Decline("a single element")
-        return _vectorisable(_merged(Space(tuple(rows), tuple(cols), tuple(stores), self._ordered_breaks())))
+        space = Space(tuple(rows), tuple(cols), tuple(stores), self._ordered_breaks(), None, bool(self.descending))
+        return _vectorisable(_merged(space))
 
     def _ordered_breaks(self) -> dict[Var, tuple[Dim, ...]]:
         result = {}
@@ -147,6 +161,7 @@ class _Region(Puller[Space]):
     def start(self) -> None:
         super().start()
         self._dynamic: dict[tuple[int, Dim], Dynamic] = {}
+        self.descending = None
 
     def picked(self, prim: Pick, at: tuple[Ix, ...]) -> Inst:
         computed = []
@@ -178,6 +193,8 @@ class _Region(Puller[Space]):
                 return self._fold(prim, at)
             case Concat():
                 return self._concat(prim, at)
+            case Scan():
+                return self._scan(prim, at)
         raise TypeError(type(prim).__name__)
 
     def _fold(self, prim: Reduce, indices: tuple[Ix, ...]) -> Inst:
@@ -201,6 +218,22 @@ class _Region(Puller[Space]):
             raise Decline("a reduction that depends on the column it reduces")
         inside = reshape_indices(tuple(Ix.of(v) for v in self.cols), tuple(v.extent for v in self.cols), reduced)
         return Fold(prim.dtype, prim.kind, self.pull(prim.operand, (*indices, *inside)))
+
+    def _scan(self, prim: Scan, indices: tuple[Ix, ...]) -> Inst:
+        if prim.shape[-1] == 1 and not prim.exclusive:
+            return self.pull(prim.operand, indices)
+        found = indices[-1].single()
+        if found is None or found[1] != 0 or any(found[0] in ix.vars() for ix in indices[:-1]):
+            raise Decline("a running sum along a loop that views change")
+        column = found[0]
+        if self.cols is None:
+            self.cols = [column]
+        if self.cols != [column]:
+            raise Decline("a running sum along another loop than the columns")
+        if self.descending not in (None, prim.reverse):
+            raise Decline("running sums in both directions")
+        self.descending = prim.reverse
+        return Running(prim.dtype, prim.kind, self.pull(prim.operand, indices), prim.exclusive)
 
     def _columns(self, size: Dim, used: set[Var]) -> list[Var] | None:
         """The loops that make up `size` elements and that the reduction's place does not use, innermost first."""
@@ -270,7 +303,7 @@ def _merged(space: Space) -> Space:
     for _ in range(len(space.rows) + len(space.cols)):
         values = list(space.insts())
         places = [*(s.address for s in space.stores), *indices_of(values)]
-        reduces = any(isinstance(i, Fold) for i in values)
+        reduces = any(isinstance(i, (Fold, Running)) for i in values)
         groups = [space.rows, space.cols] if reduces else [(*space.rows, *space.cols)]
         pair = next((p for group in groups if (p := mergeable(group, places, space.breaks))), None)
         if pair is None:
@@ -279,7 +312,7 @@ def _merged(space: Space) -> Space:
         done = rewritten(values, mapping)
         stores = tuple(replace(s, inst=done[id(s.inst)], address=s.address.replace(mapping)) for s in space.stores)
         rows, cols = (with_merged(loops, *pair, one) for loops in (space.rows, space.cols))
-        space = Space(rows, cols, stores, space.breaks)
+        space = replace(space, rows=rows, cols=cols, stores=stores)
     return space
 
 
@@ -290,6 +323,8 @@ def _vectorisable(space: Space) -> Space:
     """
     if not space.cols:
         raise Decline("no column loop is left")
+    if any(isinstance(i, Running) for i in space.insts()):
+        return _one_after_another(space)
     if _contiguous(space, space.cols[-1]):
         if all(uneven(i, space.cols[-1]) is None for i in space.insts()):
             return space
@@ -306,6 +341,17 @@ def _vectorisable(space: Space) -> Space:
     if fallback is None:
         raise Decline("an output is not contiguous along the innermost axis")
     return fallback
+
+
+def _one_after_another(space: Space) -> Space:
+    """Columns depend on the ones before: vectors lie across the rows, or there are none."""
+    if space.breaks:
+        raise Decline("a running sum beside a concatenation")
+    for var in reversed(space.rows):
+        if _contiguous(space, var) and all(uneven(i, var) is None for i in space.insts()):
+            return replace(space, rows=(*(v for v in space.rows if v != var), var), across=var)
+    alone = Var("alone", Dim.of(1))
+    return replace(space, rows=(*space.rows, alone), across=alone)
 
 
 def _contiguous(space: Space, lanes: Var) -> bool:

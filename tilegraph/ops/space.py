@@ -77,6 +77,19 @@ class Fold(Inst):
 
 
 @dataclass(frozen=True, eq=False)
+class Running(Inst):
+    """What a reduction of `operand` has come to at this column, which is the only column loop."""
+
+    kind: str
+    operand: Inst
+    exclusive: bool
+
+    @property
+    def args(self) -> tuple[Inst, ...]:
+        return (self.operand,)
+
+
+@dataclass(frozen=True, eq=False)
 class Choose(Inst):
     """`parts[k]` where bounds[k-1] <= var < bounds[k]; one more part than bounds."""
 
@@ -140,7 +153,7 @@ def rewritten(values: Iterable[Inst], mapping: Mapping[Var, Ix]) -> dict[int, In
                 new = replace(inst, index=inst.index.replace(mapping, done))
             case Apply():
                 new = replace(inst, operands=tuple(done[id(a)] for a in inst.operands))
-            case Fold():
+            case Fold() | Running():
                 new = replace(inst, operand=done[id(inst.operand)])
             case Choose():
                 new = replace(inst, parts=tuple(done[id(a)] for a in inst.parts))
@@ -167,6 +180,7 @@ class Space:
 
     `breaks` lists, for a loop, the places where concatenated parts meet, in ascending order. `across`: the row loop
     along which vectors lie, where it is one and not the innermost column: then many rows are reduced at a time.
+    `descending`: columns run from the last to the first.
     """
 
     rows: tuple[Var, ...]
@@ -174,6 +188,7 @@ class Space:
     stores: tuple[Store, ...]
     breaks: Mapping[Var, tuple[Dim, ...]]
     across: Var | None = None
+    descending: bool = False
 
     @property
     def lanes(self) -> Var:

@@ -45,7 +45,7 @@ def is_parameter(node: ir.Node, index: int) -> bool:
         case "view":
             return index > 0 and node.op_type != "Concat"
         case "reduction":
-            return index > 0 and node.op_type.startswith("Reduce")
+            return index > 0 and node.op_type.startswith(("Reduce", "Cum"))
         case "generator":
             return index > 0 or node.op_type in ("Range", "ConstantOfShape")
     return False

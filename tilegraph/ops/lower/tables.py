@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilegraph.ops.lower import blocks, casts, extremes, generators, pads, reductions, resize, rotary, views
+from tilegraph.ops.lower import blocks, casts, extremes, generators, pads, reductions, resize, rotary, running, views
 from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.prims import Prim
 
@@ -29,7 +29,7 @@ VIEWS: dict[str, Rule] = {
     "SpaceToDepth": blocks.lower_space_to_depth,
 }
 
-REDUCTIONS: dict[tuple[str, str], Rule] = {**reductions.REDUCTIONS, **extremes.EXTREMES}
+REDUCTIONS: dict[tuple[str, str], Rule] = {**reductions.REDUCTIONS, **extremes.EXTREMES, **running.RUNNING}
 
 GENERATORS: dict[tuple[str, str], Rule] = generators.GENERATORS
 
