@@ -119,6 +119,10 @@ class Emitter(Extents):
             place = t.Ramp(place, self.i64(1), lanes)
         self.stmts.append(t.BufferStore(buffer, self.math.widen(value, lanes), [place]))
 
+    def prefetch(self, buffer: t.Buffer, at: t.Expr) -> None:
+        """Asks for the cache line of an element that will be read later; nothing happens where there is none."""
+        self.stmts.append(t.prefetch(buffer, at))
+
     def scalar(self, name: str, dtype: str, value: V) -> t.Buffer:
         """A variable."""
         buffer = self.local(name, dtype, 1)

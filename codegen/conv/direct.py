@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.conv.results import UNROLLED
+from tilegraph.codegen.conv.results import STREAMED, UNROLLED
 from tilegraph.codegen.conv.sliding import Sliding, Taps
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
@@ -54,6 +54,10 @@ class _Direct(Sliding):
             if space.blocked:
                 self.chunk = -(-self.chunk // self.lanes) * self.lanes
             self.chunks = -(-space.depth // self.chunk)
+
+        # The next chunk of a panel, or the next panel, follows in memory.
+        size = self.chunk * self.taps * self.height * self.panel_size
+        self.ahead = size if 4 * size * self.chunks * (space.blocks // self.vectors) > STREAMED else 0
 
     def generate(self, name: str) -> Generated:
         assert self.space.weights_slot is not None
@@ -133,8 +137,7 @@ class _Direct(Sliding):
 
     def _products(self, at: t.Expr, weight: t.Expr, sums: t.Buffer, reads: tuple[int, ...], shift: int) -> None:
         e = self.e
-        right = [e.math.share(e.read(self.weights, "float32", t.Add(weight, e.i64(j * self.lanes)), self.lanes)).expr
-                 for j in range(self.now)]
+        right = self.weights_at(self.weights, weight, self.ahead)
         for i in reads:
             offset = e.i64((i * self.line.stride + shift) * self.element)
             left = e.math.widen(e.read(self.source, "float32", t.Add(at, offset)), self.lanes)

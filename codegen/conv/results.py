@@ -16,6 +16,7 @@ from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
 UNROLLED = 12  # an epilogue of more vector instructions is a loop over the results of a tile
+STREAMED = 3 << 18  # bytes of weights that the level 2 cache does not keep from one run to the next
 
 
 class Results(ABC):
@@ -55,6 +56,17 @@ class Results(ABC):
 
     def fma(self, a: t.Expr, b: t.Expr, c: t.Expr) -> V:
         return V(t.intrinsic(typed("float32", self.lanes), "llvm.fma", a, b, c), "float32", self.lanes)
+
+    def weights_at(self, weights: t.Buffer, at: t.Expr, ahead: int) -> list[t.Expr]:
+        """The vectors of weights at `at`; those that are needed `ahead` elements later are asked for if they come from
+        memory, so that they arrive while this part is used for all tiles of the unit."""
+        e = self.e
+        found = []
+        for j in range(self.now):
+            found.append(e.math.share(e.read(weights, "float32", t.Add(at, e.i64(j * self.lanes)), self.lanes)).expr)
+            if ahead:
+                e.prefetch(weights, t.Add(at, e.i64(ahead + j * self.lanes)))
+        return found
 
     def epilogue(self, sums: t.Buffer, width: int, place: int | t.Expr = 0) -> None:
         """Stores results x .. x+width-1 from `sums` [result][block][lane]."""

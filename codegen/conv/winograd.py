@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.conv.results import Results
+from tilegraph.codegen.conv.results import STREAMED, Results
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
@@ -58,6 +58,9 @@ class _Winograd(Results):
         few = units is not None and units < _FEW_UNITS
         self.groups = next((g for g in (4, 3, 2) if few and self.panels % g == 0 and space.blocks >= 8), 1)
         self.panel_size = self.vectors * self.lanes
+        # The next point follows in memory.
+        size = space.depth * self.panel_size
+        self.ahead = size if 4 * size * POINTS * self.panels > STREAMED else 0
 
     def generate(self, name: str) -> Generated:
         e, space = self.e, self.space
@@ -208,8 +211,7 @@ class _Winograd(Results):
             e.write(acc, k * self.lanes, e.f32(0.0), self.lanes)
         with e.loop("c", length) as c:
             at = e.share(t.Add(weight, t.Mul(c, e.i64(self.panel_size))))
-            right = [e.math.share(e.read(self.weights, "float32", t.Add(at, e.i64(j * self.lanes)), self.lanes)).expr
-                     for j in range(self.now)]
+            right = self.weights_at(self.weights, at, self.ahead)
             for i in range(width):
                 left = e.read(self.scratch, "float32", t.Add(t.Add(base, e.i64(i * self.pitch)), c))
                 wide = e.math.widen(left, self.lanes)
