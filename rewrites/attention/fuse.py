@@ -21,11 +21,13 @@ from tilegraph.ops.prims import Decline
 from tilegraph.passes import Pass, PassContext, PassResult
 from tilegraph.rewrites.attention.density import density
 from tilegraph.rewrites.attention.extend import Candidate, Extender
+from tilegraph.rewrites.attention.extents import read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
 from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.normalise.edit import Names
 
 STAGE = "attention"
 
@@ -50,6 +52,7 @@ class AttentionFusion(Pass):
         for graph in list(all_graphs(model.graph)):
             if next(cores(GraphView(graph), lambda n: True), None) is None:
                 continue
+            _prepare(model, graph)
             counting = introduce(graph)
             found = self._attentions(model, graph, context)
             for candidate, share in found:
@@ -97,6 +100,14 @@ class AttentionFusion(Pass):
         where = f" (at {reason.node})" if reason.node and reason.node not in reason.reason else ""
         context.diagnostics.refused(STAGE, core.second.name or "", reason.reason + where, op=core.second.op_type,
                                     kind="", density=None, **_operator(owner_of(core.first)))
+
+
+def _prepare(model: ir.Model, graph: ir.Graph) -> None:
+    """What an attention needs to know of extents, see `extents`."""
+    names = Names(model)
+    for core in list(cores(GraphView(graph), lambda n: True)):
+        settle(core)
+        read_elsewhere(core, graph, names)
 
 
 def _is_free(taken: set[ir.Node], owner: Owner | None, node: ir.Node) -> bool:
