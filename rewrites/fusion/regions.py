@@ -38,14 +38,16 @@ class RegionFusion(CompositePass):
         modified = False
         for graph in list(_graphs(model.graph)):
             regions = self._regions(model, graph, context)
+            calls: list[ir.Node] = []
             for candidate in regions:
                 call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones)
+                calls.append(call)
                 context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                          op=call.op_type, nodes=[n.name for n in candidate.nodes],
                                          ops=[n.op_type for n in candidate.nodes])
                 modified = True
             if regions:
-                _drop_unread(graph, [node for candidate in regions for node in candidate.clones])
+                _drop_unread(graph, [*(node for candidate in regions for node in candidate.clones), *calls])
                 graph.sort()
         return modified
 
@@ -104,10 +106,14 @@ def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
                 yield from _graphs(body)
 
 
-def _drop_unread(graph: ir.Graph, clones: list[ir.Node]) -> None:
-    """Removes views of which every reader took a copy."""
-    for node in dict.fromkeys(reversed(clones)):
-        if node.graph is graph and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+def _drop_unread(graph: ir.Graph, candidates: list[ir.Node]) -> None:
+    """Removes views of which every reader took a copy, and regions that only such views read."""
+    while True:
+        unread = [node for node in dict.fromkeys(candidates) if node.graph is graph
+                  and not any(v.uses() or v.is_graph_output() for v in node.outputs)]
+        if not unread:
+            return
+        for node in unread:
             graph.remove(node, safe=True)
 
 

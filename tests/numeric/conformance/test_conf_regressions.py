@@ -201,3 +201,16 @@ def test_a_stale_declared_shape_is_not_believed(tmp_path: Path) -> None:
     served = serve(model, tmp_path)
     served.check(x=normal(1, 8))
     served.check(x=normal(3, 8))
+
+
+def test_a_region_that_only_copied_views_read_is_gone(tmp_path: Path) -> None:
+    """Every reader of the Split took a copy of it, and of the Expand behind it, which had become a kernel of its own."""
+    model = parse("""g (float[N,17,1] x) => (float[N,5,17] y, float[N,12,17] z) {
+        e = Expand(x, wide)
+        a, b = Split<axis=1>(e, parts)
+        y = Atan(a)
+        z = Sub(b, row)
+    }""", wide=np.array([1, 17, 17]), parts=np.array([5, 12]), row=normal(17))
+    served = serve(model, tmp_path)
+    assert served.kernels > 0
+    served.check(x=normal(3, 17, 1))

@@ -77,6 +77,8 @@ def cut(model: ir.Model, keep: Collection[str], outputs: Sequence[str], values: 
     graph.outputs.extend(made[name] for name in outputs)
     kept = set(keep)
     gone = [n for n in graph if n.name not in kept]
+    if any(v.is_graph_output() for n in gone for v in n.outputs):
+        return None
     for node in gone:
         for value in node.outputs:
             if not any(use.node.name in kept or _inside(use.node, kept, graph) for use in value.uses()):
@@ -88,9 +90,6 @@ def cut(model: ir.Model, keep: Collection[str], outputs: Sequence[str], values: 
             value.name = None
             value.replace_all_uses_with(entry)
             graph.inputs.append(entry)
-    for value in (v for n in gone for v in n.outputs):
-        if value.is_graph_output():
-            return None
     for node in reversed(gone):
         graph.remove(node, safe=False)
     used = {v for n in graph for v in _reads(n)} | set(graph.outputs)
