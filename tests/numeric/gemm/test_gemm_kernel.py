@@ -61,7 +61,7 @@ def wide(a: Array) -> Array:
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 7, 8, 15, 256, 259])
-@pytest.mark.parametrize(("k", "n"), [(2, 2), (5, 47), (64, 48), (383, 63), (384, 97), (900, 64)])
+@pytest.mark.parametrize(("k", "n"), [(1, 20), (2, 2), (5, 47), (64, 48), (383, 63), (384, 97), (900, 64)])
 def test_sizes(m: int, k: int, n: int) -> None:
     made = compiled(f"(float[{m},{k}] x, float[{k},{n}] w, float[{n}] b) => (float[{m},{n}] y) "
                     "{ t = MatMul(x, w) y = Add(t, b) }")

@@ -106,7 +106,7 @@ class _Product(Puller[GemmSpace]):
         left = self.pull(dot.left, (*project(at[:-1], dot.left.shape[:-1]), Ix.of(k)))
         if self.products or not isinstance(left, Load) or left.stored != "float":
             raise Decline("the left operand is computed inside the kernel")
-        if left.address.coef(k) != 1 or k in left.address.hidden() or left.address.vars() & set(cols):
+        if (depth > 1 and left.address.coef(k) != 1) or k in left.address.hidden() or left.address.vars() & set(cols):
             raise Decline("the left operand is not contiguous along the summed dim")
         right, transposed = dot.right, False
         if isinstance(right, View) and right.key == "transpose[1, 0]":
