@@ -204,7 +204,7 @@ def test_a_stale_declared_shape_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_a_region_that_only_copied_views_read_is_gone(tmp_path: Path) -> None:
-    """Every reader of the Split took a copy of it, and of the Expand behind it, which had become a kernel of its own."""
+    """Every reader of the Split took a copy of it and of the Expand behind it, which was a kernel by then."""
     model = parse("""g (float[N,17,1] x) => (float[N,5,17] y, float[N,12,17] z) {
         e = Expand(x, wide)
         a, b = Split<axis=1>(e, parts)
