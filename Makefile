@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/.zoo
 
-.PHONY: setup ep demo test check bench bench-peers conformance soak clean
+.PHONY: setup ep demo test check bench bench-peers conformance soak fuzz clean
 
 setup: $(STAMP) ep
 
@@ -26,7 +26,7 @@ demo: setup $(ZOO)
 	$(BIN)/python -m models.demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2 tests/unit tests/numeric tests/ep tests/conformance
+	$(BIN)/python -m pytest -n 2 tests/unit tests/numeric tests/ep tests/conformance tests/fuzz
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -57,6 +57,11 @@ soak: setup
 	$(BIN)/python -m tests.ep.soak --seconds $(SECONDS) --sanitize
 	$(BIN)/python -m tests.ep.race --seconds $(SECONDS)
 	$(BIN)/python -m tests.ep.interrupt --count 30
+
+# Random graphs against ONNX Runtime; what it finds is made small and saved in tests/fuzz/found.
+fuzz: setup
+	$(BIN)/python -m tests.fuzz.fuzz --seconds $(SECONDS)
+	$(BIN)/python -m tests.ep.attack --examples 2000 --sanitize
 
 clean:
 	rm -rf build
