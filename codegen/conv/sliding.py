@@ -71,8 +71,10 @@ class Sliding(Results):
                 return 1, 0, Dim.of(1), self.line.out
             size = max(PIXELS // self.width, 1) * self.width
             static = self.line.out.as_int()
-            if static is not None and static <= size + size // 2:
-                return 1, 0, Dim.of(1), self.line.out
+            if static is not None:
+                if static <= size + size // 2:
+                    return 1, 0, Dim.of(1), self.line.out
+                size = -(-static // (round(static / size) * self.width)) * self.width
             return 1, size, self.line.out.ceildiv(size), Dim.of(size)
         height, length = self.row.out.as_int(), self.line.out.as_int()
         rows = 4 if length is None else max(1, -(-PIXELS // length))

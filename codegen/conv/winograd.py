@@ -181,8 +181,13 @@ class _Winograd(Results):
                     with e.when(t.EQ(t.Sub(self.count, done), e.i64(size))):
                         self._products(done, size, values, sums, weight)
             else:
-                with e.loop("g", t.Sub(self.count, done)) as g:
+                # Three tiles take as long one by one; more fill up a group, whose other results nobody reads.
+                left = e.share(t.Sub(self.count, done))
+                with e.block() as many:
+                    self._products(done, self.width, values, sums, weight)
+                with e.block() as few, e.loop("g", left) as g:
                     self._products(e.share(t.Add(done, g)), 1, values, sums, weight)
+                e.stmts.append(t.IfThenElse(t.LT(left, e.i64(4)), t.sequence(few), t.sequence(many)))
         with e.loop("t", self.count) as tile:
             self._results(tile)
 

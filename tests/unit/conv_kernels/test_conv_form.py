@@ -131,3 +131,20 @@ def test_what_it_is_not(text: str, blocked: tuple[str, ...], reason: str) -> Non
 ])
 def test_the_algorithm(text: str, wanted: str) -> None:
     assert algorithm(planned(body(text))) == wanted
+
+
+@pytest.mark.parametrize(("size", "attributes", "axes"), [
+    ("H,W", "", 1), ("9,1", "", 1), ("1,W", "", 1), ("1,1", "", 1), ("H,W", "strides=[2,1]", 2),
+    ("H,W", "pads=[0,1,0,1]", 2),
+])
+def test_spatial_dims_that_are_walked_as_one(size: str, attributes: str, axes: int) -> None:
+    space = planned(body(f"(float[2,16,{size}] x, float[32,16,1,1] w) => (float[2,32,A,B] y) "
+                         f"{{ t = Conv<{attributes}{', ' if attributes else ''}group=1>(x, w) y = Relu(t) }}"))
+    assert len(space.axes) == len(space.at) == len(space.inside) == axes
+    assert space.source.coef(space.inside[-1]) == (0 if size == "1,1" else 16)
+
+
+def test_an_operand_of_rows_keeps_the_spatial_dims_apart() -> None:
+    space = planned(body("(float[2,16,H,W] x, float[32,16,1,1] w, float[2,32,H,1] r) => (float[2,32,H,W] y) "
+                         "{ t = Conv(x, w) y = Add(t, r) }", blocked=("x", "r")))
+    assert len(space.axes) == 2

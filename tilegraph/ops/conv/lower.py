@@ -7,16 +7,18 @@ has. The result is in blocked layout; the source is too, or it is plain [N, C, *
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from tilegraph.ops.conv.space import ConvSpace, Result, Window
+from tilegraph.ops.conv.space import Axis, ConvSpace, Result, Window
 from tilegraph.ops.conv.windows import WINDOWS
 from tilegraph.ops.index import Ix, Var, flat_address
+from tilegraph.ops.loops import mergeable
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.prims import Decline, Input, Lowered, Prim
 from tilegraph.ops.pull import Puller
-from tilegraph.ops.space import Inst, Load, Place, insts
+from tilegraph.ops.space import Inst, Load, Place, indices_of, insts, rewritten
 from tilegraph.spec.dims import Dim
 
 LANES = (8, 16)
@@ -63,7 +65,7 @@ class _Convolution(Puller[ConvSpace]):
         self.windows.clear()
         space = self._space(window, at, value, lanes, filters, batch, block, positions)
         _check(space)
-        return space
+        return _flattened(space)
 
     def _space(self, window: Window, at: tuple[Ix, ...], value: Inst, lanes: int, filters: int, batch: Var | None,
                block: Var | None, positions: tuple[Var | None, ...]) -> ConvSpace:
@@ -136,6 +138,30 @@ def _tensor(prim: Prim | None, what: str) -> int | None:
     if not isinstance(prim, Input) or prim.stored != "float":
         raise Decline(f"{what} computed inside the kernel")
     return prim.slot
+
+
+def _flattened(space: ConvSpace) -> ConvSpace:
+    """Two spatial dims as one where results read elements of their own place only and every address walks them as one,
+    or where one of them has a single element."""
+    if len(space.axes) != 2 or not all(axis.plain for axis in space.axes):
+        return space
+    (rows, columns), values = space.axes, list(insts(space.value))
+    (y, x), (outer, inner) = space.at, space.inside
+    one = Var("yx", rows.out * columns.out)
+    loops: dict[Var, Ix] = {}
+    if y is not None and x is not None:
+        if mergeable((y, x), [space.address, *indices_of(values)]) is None \
+                or space.source.coef(outer) != space.source.coef(inner) * columns.size:
+            return space
+        loops = {y: Ix(), x: Ix.of(one)}
+    elif y is not None or x is not None:
+        loops = {v: Ix.of(one) for v in (y, x) if v is not None}
+    place = Var("s", one.extent)
+    kept = outer if columns.size == 1 else inner
+    source = space.source.replace({outer: Ix(), inner: Ix(), kept: Ix.of(place)})
+    return replace(space, at=(one if loops else None,), axes=(Axis(one.extent, one.extent, Dim.of(1)),),
+                   inside=(place,), source=source, value=rewritten(values, loops)[id(space.value)],
+                   address=space.address.replace(loops))
 
 
 def _check(space: ConvSpace) -> None:
