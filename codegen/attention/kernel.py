@@ -23,6 +23,7 @@ from tilegraph.codegen.attention.products import Tile, scores, times_values
 from tilegraph.codegen.attention.rows import softmax_block
 from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
+from tilegraph.codegen.rows.values import pack
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.attention import FEW, AttentionSpace
 from tilegraph.ops.space import Inst
@@ -68,7 +69,7 @@ class _Kernel:
 
     def run(self, name: str) -> Generated:
         e, space, tile = self.e, self.space, self.tile
-        self.result = e.output(0, "float")
+        self.result = e.output(0, space.stored)
         self.operands = Operands(e, space, tile, self.memory, self.at.queries, self.at.keys, self.skips)
         blocks = space.i.extent.ceildiv(tile.rows)
         few = space.has_few
@@ -279,7 +280,7 @@ class _Kernel:
                 width = fit(space.width - done, tile.lanes)
                 e.loops[space.e] = e.i64(done)
                 value = m.mul(e.read(self.memory, "float32", t.Add(row, e.i64(done)), width), inverse)
-                e.write(self.result, e.index(space.address), value, width)
+                e.write(self.result, e.index(space.address), pack(m, m.share(value), space.stored), width)
                 done += width
 
     def _hidden(self, term: Inst, total: V) -> V:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.emitter import Emitter
+from tilegraph.codegen.emitter import STORAGE, Emitter
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.attention import AttentionSpace
 from tilegraph.ops.space import Load
@@ -94,7 +94,7 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
     """out[r, :] += sum_c block[r, c] * values[j0 + c, :] for all groups of `sum_rows` rows."""
     v = space.v
     assert isinstance(v, Load)
-    values = e.input(v.slot, v.stored)
+    values, stored = e.input(v.slot, v.stored), STORAGE.get(v.stored, v.stored)
     with e.loop("g", groups) as g:
         weights = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.pitch)), e.i64(block)))
         top = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.width_pitch)), e.i64(out)))
@@ -108,7 +108,8 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
                 right = {}
                 for first, width in chunk:
                     e.loops[space.e] = e.i64(first)
-                    right[first] = e.math.share(e.read(values, "float32", e.index(v.address), width))
+                    raw = e.read(values, stored, e.index(v.address), width)
+                    right[first] = e.math.share(e.unpack(raw, v.stored, v.dtype))
                 for (r, first, width), acc in zip(places, sums, strict=True):
                     left = e.read(memory, "float32", t.Add(weights, t.Add(c, e.i64(r * tile.pitch))))
                     e.write(acc, 0, fma(e, left, right[first], e.read(acc, "float32", 0, width)), width)

@@ -232,3 +232,32 @@ def test_rows_that_the_mask_gives_up(spoiled: str) -> None:
         weights[:, :, feeds["m"].max(-1) == -np.inf] = 0
         want = weights @ feeds["v"].astype(np.float64)
     close(run(compiled, graph, feeds, 2, 4), want, feeds)
+
+
+@pytest.mark.parametrize("queries", [3, 70])
+@pytest.mark.parametrize("cast", [False, True])
+def test_float16_is_storage(queries: int, cast: bool) -> None:
+    """Read and written as float16, computed in float32: one rounding, at the end."""
+    made = helper.make_node
+    nodes = [made("MatMul", ["q", "k"], ["s"])]
+    if cast:
+        nodes += [made("Cast", ["s"], ["s32"], to=1), made("Softmax", ["s32"], ["p32"], axis=-1),
+                  made("Cast", ["p32"], ["p"], to=10)]
+    else:
+        nodes.append(made("Softmax", ["s"], ["p"], axis=-1))
+    nodes.append(made("MatMul", ["p", "v"], ["o"]))
+    shapes = {"q": [1, 2, queries, 16], "k": [1, 2, 16, 130], "v": [1, 2, 130, 12]}
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(n, 10, s) for n, s in shapes.items()],
+                              [helper.make_tensor_value_info("o", 10, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    compiled, space, fused = compile_attention(model)
+    assert space.stored == "float16"
+    rng = np.random.default_rng(5)
+    feeds: dict[str, Array] = {n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()}
+    got = run(compiled, fused, feeds, 2, 4)
+    assert got.dtype == np.float16
+    x = feeds["q"].astype(np.float64) @ feeds["k"].astype(np.float64)
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ feeds["v"].astype(np.float64)
+    assert np.std(want) > 1e-2
+    assert np.abs(got - want).max() <= 0.51 * float(np.finfo(np.float16).eps) * float(np.abs(want).max())

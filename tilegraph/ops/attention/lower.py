@@ -7,6 +7,7 @@ softmax, of masks and of views is the same here: what is matched is the computat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -23,6 +24,7 @@ from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, index_of, inst
 from tilegraph.spec.dims import Dim
 
 MAX_DEPTH = 256  # of d and of e
+STORED = ("float", "float16", "bfloat16")
 
 
 def _matmul(c: NodeContext) -> list[Prim]:
@@ -71,9 +73,9 @@ def lower_attention(nodes: Sequence[ir.Node], output: ir.Value, opsets: Mapping[
 
 def plan_attention(lowered: Lowered) -> AttentionSpace:
     """The space of the attention that `lowered` is, or `Decline` with what it is not."""
-    if lowered.stored != ("float",):
-        raise Decline(f"attention of {', '.join(lowered.stored)}: kernels are float32")
-    return _Attention(lowered.outputs[0]).plan()
+    if len(lowered.stored) != 1 or lowered.stored[0] not in STORED:
+        raise Decline(f"attention of {', '.join(lowered.stored)}: kernels compute in float32")
+    return replace(_Attention(lowered.outputs[0]).plan(), stored=lowered.stored[0])
 
 
 class _Attention(Puller[AttentionSpace]):
@@ -174,6 +176,8 @@ def operator(inst: Inst) -> str:
 def _softmax(weights: Inst) -> tuple[Inst, bool, Inst | None]:
     """(x, whether NaN weights become 0, the term that hides whole rows) of a softmax over the column loop."""
     guarded, hides = False, None
+    if operator(weights).startswith("round["):  # to a 16-bit float: the kernel keeps what it has
+        weights = weights.args[0]
     if operator(weights) == "Where":
         condition, zero, rest = weights.args
         if operator(condition) == "IsNaN" and condition.args[0] is rest and _is_zero(zero):

@@ -22,7 +22,7 @@ class AttentionSpace:
     `q` is evaluated at (batch, i, d), `k` at (batch, j, d), `v` at (batch, j, e), and `x` at (batch, i, j) with a
     `Score` leaf. `depth` and `width` are the extents of d and e. `guarded`: weights that are NaN count as 0.
     `hides`: a term of x; where it is minus infinity for all keys of a row, the row's weights are 0.
-    `address`: where element (batch, i, e) of the output lies.
+    `address`: where element (batch, i, e) of the output lies. `stored`: the output's ONNX dtype; all is float32 inside.
     """
 
     batch: tuple[Var, ...]
@@ -39,6 +39,7 @@ class AttentionSpace:
     guarded: bool
     address: Ix
     hides: Inst | None = None
+    stored: str = "float"
 
     @property
     def sharing(self) -> tuple[Var, ...]:
