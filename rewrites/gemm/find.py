@@ -59,7 +59,7 @@ def _views_of_constant(product: ir.Node, view: GraphView, free: Callable[[ir.Nod
     Exporters write a linear layer as MatMul(x, Transpose(weight)), and only small transposes are folded.
     """
     found: list[ir.Node] = []
-    value = product.inputs[1]
+    value = product.inputs[1] if len(product.inputs) > 1 else None  # Einsum takes any number of operands
     while value is not None and (node := value.producer()) is not None:
         if domain_of(node) != "" or node.op_type not in _VIEWS or not free(node) or _read_elsewhere(
                 node, {product, *found}, view):

@@ -83,6 +83,7 @@ def test_spellings(text: str) -> None:
     (f"(float[8,64] x) => (float[64] y) {{ {W} y = Einsum<equation=\"ik,kj->j\">(x, w) }}", "labels of one operand"),
     (f"(float[8,64] x) => (float[8] y) {{ {W} y = Einsum<equation=\"ik,jk->i\">(x, w) }}", "labels of one operand"),
     (f"(float[8,64] x) => (float[8,64] y) {{ {W} y = Einsum<equation=\"...k,kj->...j\">(x, w) }}", "an ellipsis"),
+    ("(float[64,8] x) => (float[8,64] y) { y = Einsum<equation=\"ij->ji\">(x) }", "only two operands"),
     (f"(float[64,8] x) => (float[8,64] y) {{ {W} y = Einsum<equation=\"ki,kj->ij\">(x, w) }}",
      "not contiguous along the summed"),
     ("(float[8,0] x) => (float[8,64] y) { w = Constant<value = float[0,64] {}>() y = MatMul(x, w) }", "empty"),
