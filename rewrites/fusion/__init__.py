@@ -1,4 +1,4 @@
-"""Fusion by region: connected, convex sets of pointwise, view-like and last-axis-reduction nodes become composites."""
+"""Fusion by region: connected, convex sets of pointwise, view-like and reduction nodes become composites."""
 
 from tilegraph.rewrites.fusion.regions import RegionFusion
 

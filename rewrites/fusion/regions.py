@@ -1,7 +1,7 @@
 """The pass that turns regions into composites, graph by graph, bodies of If, Loop and Scan included.
 
 Cases: any spelling of GELU, LayerNorm, RMSNorm, RoPE, SwiGLU, softmax with masks, mask building, optimizer updates: all
-come out of region growth. Refused, with a reason each: nodes that are not pointwise, view-like or last-axis reductions;
+come out of region growth. Refused, with a reason each: nodes that are not pointwise, view-like or reductions;
 shapes that are unknown or empty; extents that are not equal for certain; what the cost model expects to lose.
 """
 
