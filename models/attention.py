@@ -19,12 +19,15 @@ from onnx import TensorProto, helper, numpy_helper
 from models.builders.registry import CACHE
 
 Array = npt.NDArray[Any]
-HEADS, SIZE, BLOCK = 12, 64, 64
+HEADS, SIZE, BLOCK, SHARED = 12, 64, 64, 4
 
 
 @dataclass(frozen=True)
 class Attention:
-    """`mask`: "full", "causal", "window" (of `window` keys), "bigbird", "blocks" (a share `density`) or "documents"."""
+    """`mask`: "full", "causal", "window" (of `window` keys), "bigbird", "blocks" (a share `density`) or "documents".
+
+    "decode": one query on `length` keys; four query heads share a key head, which the graph repeats by Expand.
+    """
 
     name: str
     length: int
@@ -44,11 +47,16 @@ class Attention:
 
     def inputs(self, seed: int = 0) -> dict[str, Array]:
         rng = np.random.default_rng(seed)
-        made: dict[str, Array] = {name: rng.standard_normal((1, HEADS, self.length, SIZE), dtype=np.float32)
-                                  for name in ("q", "k", "v")}
+        made: dict[str, Array] = {name: rng.standard_normal(shape, dtype=np.float32)
+                                  for name, shape in self.shapes().items()}
         if self.mask == "documents":
             made["documents"] = np.sort(rng.integers(0, 8, (1, self.length)))
         return made
+
+    def shapes(self) -> dict[str, list[int]]:
+        decode = self.mask == "decode"
+        keys = [1, HEADS // SHARED if decode else HEADS, self.length, SIZE]
+        return {"q": [1, HEADS, 1 if decode else self.length, SIZE], "k": keys, "v": keys}
 
     def visible(self) -> Array:
         """Which blocks a constant mask shows: [blocks, blocks] of bool. The diagonal is always there."""
@@ -66,14 +74,20 @@ class Attention:
     def model(self) -> onnx.ModelProto:
         nodes: list[onnx.NodeProto] = []
         consts: dict[str, Array] = {"scale": np.array(SIZE ** -0.5, np.float32)}
-        shape = [1, HEADS, self.length, SIZE]
-        inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("q", "k", "v")]
+        shapes = self.shapes()
+        inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
 
         def add(op: str, operands: list[str], name: str, **attributes: Any) -> str:
             nodes.append(helper.make_node(op, operands, [name], name=f"{op}_{name}", **attributes))
             return name
 
-        add("Transpose", ["k"], "transposed", perm=[0, 1, 3, 2])
+        keys, values = "k", "v"
+        if self.mask == "decode":
+            consts |= {"group_axis": np.array([2]), "group": np.array([1, 1, SHARED, 1, 1]),
+                       "every_head": np.array([1, HEADS, self.length, SIZE])}
+            keys, values = (add("Reshape", [add("Expand", [add("Unsqueeze", [n, "group_axis"], f"{n}_one"), "group"],
+                                                f"{n}_group"), "every_head"], f"{n}_all") for n in ("k", "v"))
+        add("Transpose", [keys], "transposed", perm=[0, 1, 3, 2])
         x = add("Mul", [add("MatMul", ["q", "transposed"], "scores"), "scale"], "scaled")
         if self.mask == "documents":
             inputs.append(helper.make_tensor_value_info("documents", TensorProto.INT64, [1, self.length]))
@@ -89,13 +103,13 @@ class Attention:
             if self.mask == "window":
                 add("Sub", ["column", "window"], "oldest")
                 add("And", ["visible", add("Greater", ["positions", "oldest"], "recent")], "near")
-        elif self.mask != "full":
+        elif self.mask not in ("full", "decode"):
             consts["visible"] = np.kron(self.visible(), np.ones((BLOCK, BLOCK), bool))
-        if self.mask != "full":
+        if self.mask not in ("full", "decode"):
             consts["low"] = np.array(-np.inf, np.float32)
             x = add("Where", ["near" if self.mask == "window" else "visible", x, "low"], "masked")
-        add("MatMul", [add("Softmax", [x], "weights", axis=-1), "v"], "out")
-        graph = helper.make_graph(nodes, self.name, inputs, [helper.make_tensor_value_info("out", 1, shape)],
+        add("MatMul", [add("Softmax", [x], "weights", axis=-1), values], "out")
+        graph = helper.make_graph(nodes, self.name, inputs, [helper.make_tensor_value_info("out", 1, shapes["q"])],
                                   [numpy_helper.from_array(a, n) for n, a in consts.items()])
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -111,4 +125,5 @@ ATTENTIONS = (
     Attention("blocks_30_2048", 2048, "blocks", 3.4, density=0.28),
     Attention("blocks_53_2048", 2048, "blocks", 2.05, density=0.52),
     Attention("documents_4096", 4096, "documents", 6.0),
+    Attention("decode_4096", 4096, "decode", 1.3),
 )

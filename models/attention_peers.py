@@ -26,8 +26,10 @@ _MSFT = "com.microsoft"
 
 def special(case: Attention, found: Sequence[Found], folder: Path) -> list[Peer]:
     """The peers of one attention; their files are written into `folder`. PyTorch's only where `found` has it."""
+    if case.mask == "decode":
+        return []  # the operators take a past, which this graph does not have
     folder.mkdir(parents=True, exist_ok=True)
-    peers = []
+    peers: list[Peer] = []
     for name, model in (("MultiHeadAttention", _multi_head(case)), ("GroupQueryAttention", _group_query(case))):
         if model is not None:
             onnx.save(model, folder / f"{name}.onnx")
