@@ -92,6 +92,9 @@ def _swish(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     return swish(m, args[0], float(attrs.get("alpha", 1.0)))
 
 
+_TWO_BY_PI, _CUBIC = 0.6366197466850281, 0.044714998453855515  # as float32 has them
+
+
 def gelu_erf(m: Math[V], x: V) -> V:
     """x/2 (1 + erf(x / sqrt 2))."""
     x = m.share(x)
@@ -100,10 +103,13 @@ def gelu_erf(m: Math[V], x: V) -> V:
 
 
 def gelu_tanh(m: Math[V], x: V) -> V:
-    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+
+    ONNX defines both constants in float32, in float64 too (the operator's function body, Gelu-20).
+    """
     x = m.share(x)
-    slope = math.sqrt(2.0 / math.pi)
-    inner = m.mul(x, m.fma(m.mul(x, x), like(m, x, slope * 0.044715), like(m, x, slope)))
+    slope, cubic = math.sqrt(_TWO_BY_PI), _CUBIC
+    inner = m.mul(x, m.fma(m.mul(x, x), like(m, x, slope * cubic), like(m, x, slope)))
     return m.mul(m.mul(x, like(m, x, 0.5)), m.add(vecmath.tanh(m, inner), like(m, x, 1.0)))
 
 

@@ -1,0 +1,52 @@
+"""A fixed spread of tests/conformance/passes.py, and that it notices what it looks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from tests.conformance import passes
+from tests.conformance.sweep_cases import Case, cases
+from tilegraph.passes import Pass, PassContext, PassResult
+
+
+def test_a_spread_of_the_corpus(corpus: Path) -> None:
+    chosen = cases(("corpus",))[7::40]
+    assert len(chosen) >= 6
+    problems = [p for k, case in enumerate(chosen) for p in passes.check(case, one_in=6, offset=k)]
+    assert not problems, "\n".join(map(str, problems))
+
+
+class Growing(Pass):
+    """Adds a node each time, and denies it."""
+
+    name = "growing"
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        value = model.graph.outputs[0]
+        node = ir.Node("", "Neg", [value], name=f"neg{len(list(model.graph))}")
+        node.outputs[0].name = f"more{len(list(model.graph))}"
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        model.graph.append(node)
+        model.graph.outputs[0] = node.outputs[0]
+        return PassResult(False)
+
+
+def test_faults_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]> g (float[4] x) => (float[4] y) '
+                                      "{ y = Exp(x) }"), path)
+    import numpy as np
+
+    feeds = {"x": np.arange(4, dtype=np.float32)}
+    monkeypatch.setattr(passes, "open_case", lambda case: (path, [feeds]))
+    monkeypatch.setattr(passes, "pipeline", lambda offload="all": [Growing()])
+    found = [str(p) for p in passes.check(Case("corpus", "m"))]
+    assert any("says modified=False, and the model changed" in p for p in found)
+    assert any("a second run changes the model again" in p for p in found)
+    assert any("growing alone: output 0" in p for p in found)
+    assert not any("without growing" in p for p in found)
