@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/.zoo
 
-.PHONY: setup ep demo test check bench bench-peers conformance soak fuzz clean
+.PHONY: setup ep demo test check bench bench-peers conformance soak fuzz passes clean
 
 setup: $(STAMP) ep
 
@@ -62,6 +62,10 @@ soak: setup
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.fuzz --seconds $(SECONDS)
 	$(BIN)/python -m tests.ep.attack --examples 2000 --sanitize
+
+# Each pass alone and each left out, over the whole corpus: some ten minutes. tests/conformance has a spread of it.
+passes: setup
+	$(BIN)/python -m tests.conformance.passes
 
 clean:
 	rm -rf build
