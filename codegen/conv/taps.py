@@ -69,12 +69,18 @@ class _Taps(Sliding):
 
         def products(bases: list[t.Expr], weights: list[t.Expr]) -> None:
             e = self.e
+            # Each line by itself: the rounding error grows with the length of a sum.
+            line = self._start(1)
             with e.loop("k", t.Sub(high, low), low) as k:
                 step = t.Mul(k, e.i64(self.line.dilation * self.element))
                 for j in range(self.now):
                     weight = self._weight(weights, j, t.Mul(k, e.i64(self.lanes)))
                     value = e.read(self.source, "float32", t.Add(bases[j], step), self.lanes)
-                    self._take(sums, j, value, weight)
+                    self._take(line, j, value, weight)
+            for j in range(self.now):
+                old, new = (e.read(part, "float32", j * self.lanes, self.lanes) for part in (sums, line))
+                joined = e.math.maximum(old, new) if self.space.kind == "max" else e.math.add(old, new)
+                e.write(sums, j * self.lanes, joined, self.lanes)
 
         self._rows(products)
         self._divide(sums, [t.Sub(high, low)])
