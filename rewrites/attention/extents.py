@@ -60,6 +60,8 @@ def _atom(dim: Dim) -> Opaque | None:
 
 def read_elsewhere(core: Core, graph: ir.Graph, names: Names) -> bool:
     """Puts shapes that are read off scores and weights together from those of the operands of the first product."""
+    if len(core.first.inputs) != 2:  # an Einsum of another number of operands
+        return False
     q, k = core.first.inputs
     scores, rows = shape_of(core.first.outputs[0].shape), None if q is None else shape_of(q.shape)
     if q is None or k is None or scores is None or rows is None or core.first.op_type != "MatMul" \
