@@ -62,7 +62,7 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
         if node in taken or node in refusals:
             continue
         try:
-            writer = trial([node], lanes)
+            writer = trial([node], lanes, opsets.get("", 1))
         except (Decline, ValueError) as reason:
             refusals[node] = str(getattr(reason, "reason", reason))
             continue
@@ -85,7 +85,7 @@ def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: in
 
 
 def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int], lanes: int) -> Unit:
-    writer = trial(nodes, lanes)
+    writer = trial(nodes, lanes, opsets.get("", 1))
     lowered = lower_conv(writer.nodes, [writer.blocked[nodes[-1].outputs[0]]], opsets)
     return Unit(nodes, tuple(writer.source.reads), plan_conv(lowered))
 
@@ -150,9 +150,9 @@ class _Trial(BlockedWriter):
     source: Twins
 
 
-def trial(nodes: Sequence[ir.Node], lanes: int) -> _Trial:
+def trial(nodes: Sequence[ir.Node], lanes: int, opset: int) -> _Trial:
     """The blocked form of `nodes` on copies of their operands; `Decline` with the reason if there is none."""
-    writer = _Trial(Twins(lanes), lanes)
+    writer = _Trial(Twins(lanes), lanes, opset)
     for node in nodes:
         writer.write(node)
     return writer

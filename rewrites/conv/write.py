@@ -26,6 +26,8 @@ Array = np.ndarray[Any, Any]
 
 CONVS = frozenset({"Conv"})
 POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+MIN_OPSET = 11  # Pad and Slice by inputs
+_AXES_AS_INPUTS = 13  # of Unsqueeze and Split
 PLAIN_CHANNELS = 4  # a convolution of so few channels reads plain values: filling up blocks would cost more
 
 # Operators whose result is finite for every finite operand of ordinary size: safe on lanes that hold nothing.
@@ -51,14 +53,18 @@ class Source(Protocol):
 class BlockedWriter:
     """Collects `nodes`, in order, and `blocked`: value -> its blocked form, for what they make."""
 
-    def __init__(self, source: Source, lanes: int) -> None:
+    def __init__(self, source: Source, lanes: int, opset: int) -> None:
         self.source = source
         self.lanes = lanes
+        self.opset = opset
         self.nodes: list[ir.Node] = []
         self.blocked: dict[ir.Value, ir.Value] = {}
 
     def write(self, node: ir.Node) -> None:
         """Adds the blocked form of `node`; `Decline` if it has none."""
+        if self.opset < MIN_OPSET:
+            raise Decline(f"opset {self.opset} has attributes where the views of blocked values have inputs, "
+                          f"which opset {MIN_OPSET} brought")
         if domain_of(node) != "":
             raise Decline(f"{node.op_type} of domain {node.domain} has no blocked form")
         for output in node.outputs:
@@ -174,8 +180,9 @@ class BlockedWriter:
             raise Decline("Split of another axis than the channels")
         widths = [channels_of(o) for o in node.outputs]
         self._whole(widths)
-        sizes = self.source.constant(f"{node.name}_blocks", np.asarray([-(-w // self.lanes) for w in widths], np.int64))
-        copy = ir.Node("", "Split", [self.read(first), sizes], [ir.AttrInt64("axis", 1)],
+        sizes = [-(-w // self.lanes) for w in widths]
+        more, attributes = self._numbers(node, "split", sizes)
+        copy = ir.Node("", "Split", [self.read(first), *more], [ir.AttrInt64("axis", 1), *attributes],
                        num_outputs=len(node.outputs), name=f"{node.name}_blocked")
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name, new.type, new.shape = f"{old.name}_blocked", old.type, blocked_shape(_known(old), self.lanes)
@@ -192,23 +199,29 @@ class BlockedWriter:
         """Nearest Resize by whole factors: each element of the spatial dims stands `factor` times."""
         first, out = _present(node, 0), node.outputs[0]
         scales = factors(node)
-        rank, shape = len(scales), blocked_shape(_known(out), self.lanes)
-        if not all(isinstance(d, int) for d in shape[2:]):
-            raise Decline("Resize of symbolic extents")
-        source = self.read(first)
+        source, name = self.read(first), node.name or "resize"
         assert source.shape is not None
-        name = node.name or "resize"
+        rank, shape = len(scales), blocked_shape(_known(out), self.lanes)
         axes = [3 + 2 * k for k in range(rank)]
         split: list[Any] = [*source.shape[:2], *(d for e in source.shape[2:-1] for d in (e, 1)), self.lanes]
-        apart = self._add(node, "Unsqueeze",
-                          [source, self.source.constant(f"{name}_axes", np.asarray(axes, np.int64))],
-                          ir.Shape(split), [], "_apart")
+        more, attributes = self._numbers(node, "axes", axes)
+        apart = self._add(node, "Unsqueeze", [source, *more], ir.Shape(split), attributes, "_apart")
         times = [1, 1, *(d for s in scales for d in (1, s)), 1]
         wide = self._add(node, "Expand", [apart, self.source.constant(f"{name}_times", np.asarray(times, np.int64))],
                          ir.Shape([d if t == 1 else t for d, t in zip(split, times, strict=True)]), [], "_wide")
-        target = np.asarray([0, 0, *shape[2:]], np.int64)
-        self.blocked[out] = self._add(node, "Reshape", [wide, self.source.constant(f"{name}_target", target)], shape,
-                                      [], "_blocked")
+        if all(isinstance(d, int) for d in shape[2:]):
+            target = self.source.constant(f"{name}_target", np.asarray([0, 0, *shape[2:]], np.int64))
+        else:
+            extents = self._add(node, "Shape", [source], ir.Shape([rank + 3]), [], "_extents", ir.DataType.INT64)
+            by = self.source.constant(f"{name}_by", np.asarray([1, 1, *scales, 1], np.int64))
+            target = self._add(node, "Mul", [extents, by], ir.Shape([rank + 3]), [], "_target", ir.DataType.INT64)
+        self.blocked[out] = self._add(node, "Reshape", [wide, target], shape, [], "_blocked")
+
+    def _numbers(self, node: ir.Node, name: str, numbers: Sequence[int]) -> tuple[list[ir.Value], list[ir.Attr]]:
+        """A parameter that became an input in opset 13."""
+        if self.opset < _AXES_AS_INPUTS:
+            return [], [ir.AttrInt64s(name, list(numbers))]
+        return [self.source.constant(f"{node.name}_{name}", np.asarray(numbers, np.int64))], []
 
     # -- building -----------------------------------------------------------------------------------------------------
 
@@ -218,10 +231,10 @@ class BlockedWriter:
                                       "_blocked")
 
     def _add(self, node: ir.Node, op: str, operands: Sequence[ir.Value | None], shape: ir.Shape,
-             attributes: Sequence[ir.Attr], suffix: str) -> ir.Value:
+             attributes: Sequence[ir.Attr], suffix: str, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
         made = ir.Node("", op, operands, attributes, name=f"{node.name}{suffix}", version=node.version)
         result = made.outputs[0]
-        result.name, result.shape, result.type = f"{node.outputs[0].name}{suffix}", shape, node.outputs[0].type
+        result.name, result.shape, result.type = f"{node.outputs[0].name}{suffix}", shape, ir.TensorType(dtype)
         self.nodes.append(made)
         return result
 

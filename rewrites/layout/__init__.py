@@ -1,1 +1,15 @@
 """The layout planner: which values are kept with their channels in blocks, chosen over the whole graph."""
+
+from collections.abc import Sequence
+
+from tilegraph.passes import Pass
+from tilegraph.rewrites.layout.extents import NameExtents
+from tilegraph.rewrites.layout.plan import LayoutPlanning
+
+
+def layout_passes(offload: str, lanes: int) -> Sequence[Pass]:
+    """For blocks of `lanes` channels, 8 or 16; for a model that is normalised, and before regions are fused."""
+    return NameExtents(offload), LayoutPlanning(offload, lanes)
+
+
+__all__ = ["LayoutPlanning", "NameExtents", "layout_passes"]

@@ -2,9 +2,9 @@
 
 Every unit (a window with its epilogue, or a single node that has a blocked form) gets a layout so that the estimated
 time of the whole graph, conversions included, is least (`assign`). Units that got the blocked one are written anew:
-windows become composites of kind Conv that read and write blocked tensors, other nodes compute on blocked tensors, and
-values that both sides read are converted once. Refused, with a reason each: nodes that have no blocked form, and units
-that the assignment leaves where they are.
+windows become composites of kind Conv or Pool that read and write blocked tensors, other nodes compute on blocked
+tensors, and values that both sides read are converted once. Refused, with a reason each: nodes that have no blocked
+form, and units that the assignment leaves where they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilegraph.ops.region import plan as plan_region
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.algebra.constants import Constants
 from tilegraph.rewrites.conv import BlockedWriter, Unit, find_units
-from tilegraph.rewrites.conv.write import Array
+from tilegraph.rewrites.conv.write import CONVS, Array
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.fusion.legal import size_bytes
@@ -88,7 +88,7 @@ class _Rewriting:
     context: PassContext
     map: dict[ir.Value, ir.Value] = field(default_factory=dict)
     conversions: list[Views] = field(default_factory=list)
-    windows: list[tuple[list[ir.Node], ir.Value]] = field(default_factory=list)
+    windows: list[tuple[str, list[ir.Node], ir.Value]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.constants = Constants(self.model, self.context)
@@ -120,20 +120,21 @@ class _Rewriting:
         graph = self.model.graph
         old = [node for unit in units for node in unit.nodes]
         for unit in units:
-            writer = BlockedWriter(self, self.lanes)
+            writer = BlockedWriter(self, self.lanes, self.opsets.get("", 1))
             for node in unit.nodes:
                 writer.write(node)
             self._name(writer.nodes)
             graph.extend(writer.nodes)
             self.map.update({v: writer.blocked[v] for v in unit.outputs})
             if unit.is_window:
-                self.windows.append((writer.nodes, writer.blocked[unit.outputs[0]]))
+                kind = "Conv" if unit.nodes[0].op_type in CONVS else "Pool"
+                self.windows.append((kind, writer.nodes, writer.blocked[unit.outputs[0]]))
         self._hand_over(units, set(old))
         graph.remove(list(reversed(old)), safe=True)
         graph.sort()
-        for nodes, output in self.windows:
+        for kind, nodes, output in self.windows:
             plan_conv(lower_conv(nodes, [output], self.opsets))  # as found: what was examined is what is written
-            call = make_composite(self.model, graph, nodes, [output], kind="Conv")
+            call = make_composite(self.model, graph, nodes, [output], kind=kind)
             kinds = [n.op_type for n in nodes if n.op_type not in ("Constant", "Transpose", "Reshape", "Slice", "Pad")]
             self.context.diagnostics.took(STAGE, call.name or "", f"{len(kinds)} nodes in one kernel", op=call.op_type,
                                           ops=kinds)

@@ -15,14 +15,14 @@ import onnx_ir as ir
 from tilegraph.cost import CostModel, estimate
 from tilegraph.cost import conv as cost
 from tilegraph.graph import GraphView
+from tilegraph.ops.conv import algorithm
+from tilegraph.ops.lower import kind_of
 from tilegraph.rewrites.conv.units import Unit, is_window
 from tilegraph.rewrites.conv.write import reads_plain
 from tilegraph.rewrites.fusion.blocked import free_in_runtime, is_blocked
 from tilegraph.rewrites.fusion.legal import elements, size_bytes
 from tilegraph.rewrites.layout.assign import Choice, Moved
 from tilegraph.spec.dims import Dim
-
-_FREE_BLOCKED = frozenset({"Resize"})  # views: what reads them moves the bytes
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def pose(units: Sequence[Unit], view: GraphView, lanes: int, *, force: bool = Fa
     choices: dict[Unit, Choice] = {}
     for unit in units:
         plain = None if force and unit.is_window else _plain_us(unit, view, model)
-        choices[unit] = Choice(_blocked_us(unit, lanes), plain)
+        choices[unit] = Choice(_blocked_us(unit, owner, view), plain)
     values = dict.fromkeys(v for unit in units for v in (*unit.reads, *unit.outputs))
     return Problem(choices, [_moved(v, owner, view, lanes) for v in values], {v.name or "": v for v in values})
 
@@ -78,8 +78,8 @@ def _plain_us(unit: Unit, view: GraphView, model: CostModel) -> float:
             assert unit.space is not None
             total += cost.runtime_us(work_of(unit))
         elif not free_in_runtime(node, view):
-            moved = sum(size_bytes(v) for v in (*node.inputs, *node.outputs) if v is not None)
-            total += model.node_us(node.op_type, max(elements(v) for v in node.outputs), moved)
+            total += model.node_us(node.op_type, max(elements(v) for v in node.outputs), 0)
+            total += sum(cost.pass_us(size_bytes(v)) for v in (*node.inputs, *node.outputs) if v is not None)
     for node in unit.nodes:
         for value in node.outputs:
             if is_blocked(value) and view.users(value) and _leaves(value, view):
@@ -91,15 +91,22 @@ def _plain_us(unit: Unit, view: GraphView, model: CostModel) -> float:
     return total
 
 
-def _blocked_us(unit: Unit, lanes: int) -> float:
-    """In our kernels. Single nodes are priced as a sweep; region fusion makes that an upper bound."""
+def _blocked_us(unit: Unit, owner: dict[ir.Node, Unit], view: GraphView) -> float:
+    """In our kernels. What passes from one pointwise node to the next stays in registers: they become one region."""
     if unit.space is not None:
-        extra = sum(size_bytes(v) for v in unit.reads[1:])
-        return cost.kernel_us(work_of(unit)) + cost.pass_us(extra)
+        return cost.kernel_us(work_of(unit)) + sum(cost.pass_us(size_bytes(v)) for v in unit.reads[1:])
     node = unit.nodes[-1]
-    if node.op_type in _FREE_BLOCKED:
-        return cost.pass_us(sum(map(size_bytes, node.outputs)))
-    return cost.pass_us(sum(size_bytes(v) for v in (*unit.reads, *node.outputs)))
+    moved = [*unit.reads, *node.outputs]
+    if _joins(unit):
+        moved = [v for v in unit.reads if not ((made := v.producer()) in owner and _joins(owner[made]))]
+        moved += [v for v in node.outputs if v in view.outputs
+                  or not all(u in owner and _joins(owner[u]) for u in view.users(v))]
+    return sum(cost.pass_us(size_bytes(v)) for v in moved)
+
+
+def _joins(unit: Unit) -> bool:
+    return unit.space is None and (unit.nodes[-1].op_type == "BatchNormalization"
+                                   or kind_of(unit.nodes[-1]) == "pointwise")
 
 
 def work_of(unit: Unit) -> cost.Work:
@@ -110,5 +117,5 @@ def work_of(unit: Unit) -> cost.Work:
     sizes = estimate(Dim.product(a.size for a in space.axes) * space.n)
     taps = estimate(Dim.product(a.kernel for a in space.axes))
     channels = space.depth * space.groups if space.kind == "conv" else space.filters
-    return cost.Work(space.kind, space.lanes, space.depth, space.filters, taps, results, 4 * sizes * channels,
-                     4 * results * space.filters, plain=not space.blocked)
+    return cost.Work(space.kind, algorithm(space), space.lanes, space.depth, space.filters, taps, results,
+                     4 * sizes * channels, 4 * results * space.filters, plain=not space.blocked)

@@ -65,13 +65,16 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     summary = Summary(_name(model), target, _count(graph), options={
         "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu})
     context = PassContext(run.diagnostics)
-    pipeline = Pipeline(chosen.passes(offload), disabled=disable, instruments=_instruments(dump))
+    pipeline = Pipeline(chosen.passes(offload, isa), disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):
         pipeline.run(graph, context)
     summary.regions = len(run.diagnostics.of("fusion", taken=True))
     summary.attentions = [
         {"name": d.subject, "taken": d.taken, "kind": d.data.get("kind", ""), "density": d.data.get("density"),
          "reason": d.reason} for d in run.diagnostics.of("attention")]
+    summary.layout_conversions = [
+        {"value": d.subject, "bytes": d.data["bytes"], "reason": d.reason}
+        for d in run.diagnostics.of("layout", taken=True) if d.op == "conversion"]
     store = KernelStore(isa, KernelCache(cache_dir, diagnostics=run.diagnostics), _dumper(dump))
     with run.stage("partition"):
         groups = [(g, members) for g in all_graphs(graph.graph) for members in group(g, DOMAIN)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilegraph.codegen import isa
+from tilegraph.codegen.isa import Isa, from_mcpu, host
 from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
@@ -15,14 +15,15 @@ from tilegraph.rewrites.normalise import NORMALISE
 from tilegraph.targets.base import Target
 
 
-def _passes(offload: str) -> Sequence[Pass]:
-    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload), RegionFusion(offload))
+def _passes(offload: str, isa: Isa | None = None) -> Sequence[Pass]:
+    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload),
+            GemmFusion(offload), RegionFusion(offload))
 
 
-def _isa(mcpu: str | None) -> isa.Isa:
+def _isa(mcpu: str | None) -> Isa:
     """Row kernels use the base level only, so that a library runs on every CPU of that level."""
-    found = isa.host() if mcpu is None else isa.from_mcpu(mcpu)
-    return isa.Isa(found.base)
+    found = host() if mcpu is None else from_mcpu(mcpu)
+    return Isa(found.base)
 
 
 CPU = Target("cpu", "x86-64 CPUs with AVX2 or AVX-512, compiled for this machine or for --mcpu NAME", _passes, _isa)

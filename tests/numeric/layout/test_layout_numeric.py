@@ -18,6 +18,7 @@ from models.inputs import inputs_for
 from tilegraph.io import load
 from tilegraph.passes import PassContext, Pipeline
 from tilegraph.rewrites.algebra import ALGEBRA
+from tilegraph.rewrites.layout.extents import NameExtents
 from tilegraph.rewrites.layout.plan import LayoutPlanning
 from tilegraph.rewrites.normalise import NORMALISE
 
@@ -36,14 +37,14 @@ def blocked(model: onnx.ModelProto, lanes: int, offload: str = "all") -> tuple[i
     """Normalised, and every window that has a blocked form in it."""
     rewritten = load(model)
     context = PassContext()
-    Pipeline((*NORMALISE, *ALGEBRA, LayoutPlanning(offload, lanes))).run(rewritten, context)
+    Pipeline((*NORMALISE, *ALGEBRA, NameExtents(), LayoutPlanning(offload, lanes))).run(rewritten, context)
     return rewritten, context
 
 
 def check(model: onnx.ModelProto, lanes: int = 16, dims: dict[str, int] | None = None, windows: int = 1) -> ir.Model:
     """Same answers as float32 reassociation allows, and at least `windows` composites."""
     rewritten, _ = blocked(model, lanes)
-    assert sum(n.op_type.startswith("Conv_") for n in rewritten.graph) >= windows
+    assert sum(n.op_type.startswith(("Conv_", "Pool_")) for n in rewritten.graph) >= windows
     assert not any(n.op_type in ("Conv", "MaxPool") and n.domain == "" for n in rewritten.graph)
     proto = ir.to_proto(rewritten)
     onnx.checker.check_model(proto, full_check=True)
@@ -68,15 +69,15 @@ def _weights(g: Graph, out: int, depth: int, *kernel: int) -> str:
     return g.weight(f"w{len(g._initializers)}", g.normal(out, depth, *kernel, std=(depth * np.prod(kernel)) ** -0.5))
 
 
-def _net(write: Callable[[Graph, str], str], shape: list[Any], outputs: list[str] | None = None) -> onnx.ModelProto:
+def _net(write: Callable[[Graph, str], str], shape: list[Any], opset: int = 18) -> onnx.ModelProto:
     """x -> a convolution to 17 channels -> `write` -> y, so that lanes are left over on both sides."""
-    g = Graph("net", opset=18)
+    g = Graph("net", opset=opset)
     x = g.input("x", shape)
     spatial = len(shape) - 2
     bias = g.weight("bias", g.normal(17))
     x = g.op("Conv", x, _weights(g, 17, shape[1], *[3] * spatial), bias, pads=[1] * 2 * spatial)
     y = write(g, x)
-    g.output(y, "y", outputs or ["a", "b", "c", "d"][:len(shape)])
+    g.output(y, "y", ["a", "b", "c", "d"][:len(shape)])
     return g.finish()
 
 
@@ -177,3 +178,35 @@ def test_values_that_are_read_on_both_sides_and_graph_outputs() -> None:
     g.output(z, "last", [1, 17, 4, 8])
     rewritten = check(g.finish(), windows=2)
     assert [v.name for v in rewritten.graph.outputs] == ["kept", "last"]
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_a_pyramid_whose_extents_meet_only_when_it_runs(lanes: int) -> None:
+    def write(g: Graph, x: str) -> str:
+        half = g.op("Conv", x, _weights(g, 17, 17, 3, 3), strides=[2, 2], pads=[1] * 4)
+        quarter = g.op("Conv", half, _weights(g, 17, 17, 3, 3), strides=[2, 2], pads=[1] * 4)
+        roi = "" if g.opset >= 13 else g.const(np.zeros(0, np.float32))
+        up = g.op("Resize", quarter, roi, g.const([1.0, 1.0, 2.0, 2.0]), mode="nearest", nearest_mode="floor",
+                  coordinate_transformation_mode="asymmetric")
+        return g.op("Conv", g.op("Add", up, half), _weights(g, 8, 17, 3, 3), pads=[1] * 4)
+
+    for opset in (11, 18):
+        model = _net(write, ["n", 20, "h", "w"], opset)
+        rewritten = check(model, lanes, {"n": 1, "h": 16, "w": 24}, windows=4)
+        assert not any(n.op_type == "Resize" for n in rewritten.graph)
+
+
+def test_parameters_that_were_attributes_before_opset_13() -> None:
+    def write(g: Graph, x: str) -> str:
+        y = g.op("Conv", x, _weights(g, 48, 17, 1, 1))
+        parts = g.ops("Split", 2, y, axis=1, split=[16, 32])
+        return g.op("Concat", g.op("Relu", parts[1]), g.op("Sigmoid", parts[0]), axis=1)
+
+    check(_net(write, [1, 20, 8, 9], 11))
+    check(_net(write, [1, 20, 8, 9], 12))
+
+
+def test_opsets_whose_views_have_other_parameters_are_left_alone() -> None:
+    rewritten, context = blocked(_net(_conv(8), [1, 20, 8, 9], 10), 16)
+    assert any(n.op_type == "Conv" for n in rewritten.graph)
+    assert "opset 10 has attributes" in context.diagnostics.of("layout", taken=False)[0].reason
