@@ -91,7 +91,7 @@ REDUCTIONS = (
 CHOOSING = ("ReduceMax", "ReduceMin", "ArgMax", "ArgMin")
 # Where the last bit of an operand decides between far results: only on values that nobody rounds.
 JUMPING = frozenset(
-    (
+    {
         "Floor",
         "Ceil",
         "Round",
@@ -107,10 +107,10 @@ JUMPING = frozenset(
         "ThresholdedRelu",
         "IsInf",
         "IsNaN",
-    )
+    }
 )
 EXACT = frozenset(
-    (
+    {
         "Abs",
         "Neg",
         "Relu",
@@ -137,7 +137,7 @@ EXACT = frozenset(
         "Ceil",
         "Round",
         "Sign",
-    )
+    }
 )
 STEPS = (
     "unary",

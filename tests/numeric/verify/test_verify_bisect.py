@@ -63,8 +63,9 @@ class Planted(Pass):
 
 @pytest.fixture
 def wrong_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    def passes(offload: str) -> Any:
-        return (*CPU.passes(offload)[:8], Planted(), *CPU.passes(offload)[8:])
+    def passes(offload: str, isa: Any = None) -> Any:
+        right = CPU.passes(offload, isa)
+        return (*right[:8], Planted(), *right[8:])
 
     monkeypatch.setitem(TARGETS, "cpu", replace(CPU, passes=passes))
 
