@@ -23,6 +23,7 @@ from tilegraph.ops.region import plan as plan_region
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.algebra.constants import Constants
 from tilegraph.rewrites.conv import BlockedWriter, Unit, find_units
+from tilegraph.rewrites.conv.units import is_window
 from tilegraph.rewrites.conv.write import CONVS, Array
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
@@ -47,10 +48,14 @@ class LayoutPlanning(CompositePass):
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
         view, opsets = GraphView(model.graph), opsets_of(model)
         units, refusals = find_units(view, opsets, self.lanes)
+        if not any(unit.is_window for unit in units):
+            # Reasons are for models that have convolutions: elsewhere every node would have one.
+            for node, reason in refusals.items():
+                if is_window(node):
+                    context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
+            return False
         for node, reason in refusals.items():
             context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
-        if not any(unit.is_window for unit in units):
-            return False
         problem = pose(units, view, self.lanes, force=self.offload == "all")
         found = assign(problem.choices, problem.values)
         if found.plain_us is not None and found.plain_us < _MIN_RATIO * found.us:

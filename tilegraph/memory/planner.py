@@ -11,15 +11,18 @@ plans are made and the best is kept, and stops at the lower bound, the most byte
 
 Symbolic sizes go the same way with proofs (`compare`) instead of comparisons; a buffer that no proof puts into a gap
 goes above all that it meets. Which of two plans is the smaller one is then asked for a few typical bindings, so a
-plan is always valid and only its quality rests on them.
+plan is always valid and only its quality rests on them. Where the order of many sizes cannot be proven, buffers share
+slots instead (`slots`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from tilegraph.memory.buffers import ArenaPlan, Buffer, check
 from tilegraph.memory.compare import Comparer
+from tilegraph.memory.slots import plan_slots
 from tilegraph.memory.static import place as place_static
 from tilegraph.memory.symbolic import place as place_symbolic
 from tilegraph.spec.artifact import ARENA_ALIGNMENT
@@ -27,6 +30,7 @@ from tilegraph.spec.dims import Dim
 
 _TYPICAL = 128
 _SMALL, _LARGE = 1, 512
+_UNORDERED = 4  # neighbours in the order of sizes without a proof; above this offsets would be maxima of maxima
 _MANY = 600  # buffers; above this one greedy plan is made and not three
 
 
@@ -79,12 +83,15 @@ def _plan_static(buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> ArenaPl
 def _plan_symbolic(buffers: Sequence[Buffer], sizes: Mapping[str, Dim], compare: Comparer) -> ArenaPlan:
     bindings = _bindings(sorted(set().union(*(s.symbols for s in sizes.values()))))
     evaluated = {n: [max(0, s.evaluate(b)) for b in bindings] for n, s in sizes.items()}
+    falling = sorted(buffers, key=lambda b: (-sum(evaluated[b.name]), b.first))
+    ends = _two_ends([b for b in buffers if sizes[b.name] != 0])
+    if ends is None and _unordered([sizes[b.name] for b in falling], compare) > _UNORDERED:
+        return plan_slots(falling, sizes, compare)
     least = [peak(buffers, {n: e[i] for n, e in evaluated.items()}) for i in range(len(bindings))]
 
     def cost(total: Dim) -> float:
         return sum(total.evaluate(b) / max(least[i], 1) for i, b in enumerate(bindings))
 
-    ends = _two_ends([b for b in buffers if sizes[b.name] != 0])
     optimal = None if ends is None else _largest_pair(buffers, sizes, compare)
     plans: list[ArenaPlan] = []
     for order in _orders(buffers, lambda b: sum(evaluated[b.name])):
@@ -99,6 +106,12 @@ def _plan_symbolic(buffers: Sequence[Buffer], sizes: Mapping[str, Dim], compare:
     if ends is not None and optimal is not None:
         return ArenaPlan({b.name: optimal - sizes[b.name] if ends.get(b.name) else Dim.of(0) for b in buffers}, optimal)
     return min(plans, key=lambda p: cost(p.total))  # the first of equals
+
+
+def _unordered(falling: Sequence[Dim], compare: Comparer) -> int:
+    """How many sizes are not provably at most as large as the different one before them."""
+    distinct = list(dict.fromkeys(falling))
+    return sum(not compare.at_most(after, before) for before, after in pairwise(distinct))
 
 
 def _orders(buffers: Sequence[Buffer], size: Callable[[Buffer], int]) -> list[list[Buffer]]:

@@ -11,13 +11,19 @@ from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
 from tilegraph.rewrites.fusion import RegionFusion
 from tilegraph.rewrites.gemm import GemmFusion
+from tilegraph.rewrites.layout import layout_passes
 from tilegraph.rewrites.normalise import NORMALISE
 from tilegraph.targets.base import Target
 
 
 def _passes(offload: str, isa: Isa | None = None) -> Sequence[Pass]:
-    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload),
-            GemmFusion(offload), RegionFusion(offload))
+    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload),
+            *_layout(offload, isa or _isa(None)), RegionFusion(offload))
+
+
+def _layout(offload: str, isa: Isa) -> Sequence[Pass]:
+    """Blocks of as many channels as a register holds floats; kernels of convolutions need 8 or 16."""
+    return layout_passes(offload, isa.vector_bits // 32) if isa.vector_bits >= 256 else ()
 
 
 def _isa(mcpu: str | None) -> Isa:
