@@ -20,7 +20,8 @@ def scale(times: int) -> Dim:
 
 
 CHANNELS = st.sampled_from([16, 24, 96, 480])
-BUFFERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4), st.integers(0, 5), CHANNELS), min_size=1, max_size=40)
+DRAWN = st.tuples(st.integers(0, 30), st.integers(0, 4), st.integers(0, 5), CHANNELS)
+BUFFERS = st.lists(DRAWN, min_size=1, max_size=40)
 
 
 def made(drawn: list[tuple[int, int, int, int]]) -> list[Buffer]:
