@@ -42,13 +42,13 @@ class Overhead:
 
 def overhead_model(constants: int, nodes: int = _NODES, *, regions: bool = True) -> onnx.ModelProto:
     """`nodes` times a pointwise region on [16] floats with `constants` weights (added and multiplied in turn, so that
-    nothing folds), then CumSum, which stays with ONNX Runtime. Without `regions` the CumSums alone.
+    nothing folds), then GatherElements, which stays with ONNX Runtime. Without `regions` the GatherElements alone.
 
     All regions use the same weights: ONNX Runtime itself spends some 15 ns a run on every initializer of a model, which
     the original pays too and which is not the node's."""
     g = Graph("overhead")
     x = g.input("x", [_WIDTH])
-    axis = g.weight("axis", np.array(0, np.int64))
+    places = g.weight("places", np.arange(_WIDTH, dtype=np.int64)[::-1].copy())
     weights = [g.weight(f"w{i}", g.normal(_WIDTH, std=0.01, mean=float(i % 2))) for i in range(constants)] \
         if regions else []
     for _ in range(nodes):
@@ -57,7 +57,7 @@ def overhead_model(constants: int, nodes: int = _NODES, *, regions: bool = True)
             for i, weight in enumerate(weights):
                 x = g.op("Mul" if i % 2 else "Add", x, weight)
             x = g.op("Tanh", x)
-        x = g.op("CumSum", x, axis)
+        x = g.op("GatherElements", x, places)
     g.output(x, "y", [_WIDTH])
     return g.finish()
 
@@ -75,12 +75,12 @@ def measure(constants: int, *, runs: int = 30, out: Path = OUT) -> Overhead:
                                                                           force=True))
     compiled = onnx.load(folder / "model.onnx", load_external_data=False)
     nodes = sum(n.op_type == "EPContext" for n in compiled.graph.node)
-    others = sum(n.op_type == "CumSum" for n in compiled.graph.node)
+    others = sum(n.op_type == "GatherElements" for n in compiled.graph.node)
     if (nodes, others) != (_NODES, _NODES):
-        raise TilegraphError(f"overhead with {constants} constants: {nodes} plugin nodes and {others} CumSum where "
+        raise TilegraphError(f"overhead with {constants} constants: {nodes} plugin nodes and {others} GatherElements where "
                              f"{_NODES} of each are needed, so there is nothing to compare")
     feeds = {"x": np.linspace(-1, 1, _WIDTH, dtype=np.float32)}
-    with_regions, without = bench([peer_for(folder), Peer("CumSum only", paths[False])], runs=runs, inputs=feeds,
+    with_regions, without = bench([peer_for(folder), Peer("GatherElements only", paths[False])], runs=runs, inputs=feeds,
                                   create=False).models
     each = [(a - b) / _NODES for a, b in zip(with_regions.samples_s, without.samples_s, strict=True)]
     interval = median_interval(each)
