@@ -77,11 +77,11 @@ def measure(constants: int, *, runs: int = 30, out: Path = OUT) -> Overhead:
     nodes = sum(n.op_type == "EPContext" for n in compiled.graph.node)
     others = sum(n.op_type == "GatherElements" for n in compiled.graph.node)
     if (nodes, others) != (_NODES, _NODES):
-        raise TilegraphError(f"overhead with {constants} constants: {nodes} plugin nodes and {others} GatherElements where "
-                             f"{_NODES} of each are needed, so there is nothing to compare")
+        raise TilegraphError(f"overhead with {constants} constants: {nodes} plugin nodes and {others} GatherElements "
+                             f"where {_NODES} of each are needed, so there is nothing to compare")
     feeds = {"x": np.linspace(-1, 1, _WIDTH, dtype=np.float32)}
-    with_regions, without = bench([peer_for(folder), Peer("GatherElements only", paths[False])], runs=runs, inputs=feeds,
-                                  create=False).models
+    peers = [peer_for(folder), Peer("GatherElements only", paths[False])]
+    with_regions, without = bench(peers, runs=runs, inputs=feeds, create=False).models
     each = [(a - b) / _NODES for a, b in zip(with_regions.samples_s, without.samples_s, strict=True)]
     interval = median_interval(each)
     return Overhead(constants, _NODES, interval.median, interval.low, interval.high)
