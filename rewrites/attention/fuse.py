@@ -18,7 +18,7 @@ import onnx_ir as ir
 from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach, all_graphs
 from tilegraph.ops.prims import Decline
-from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.passes import PassContext
 from tilegraph.rewrites.attention.density import density
 from tilegraph.rewrites.attention.extend import Candidate, Extender
 from tilegraph.rewrites.attention.extents import read_elsewhere, settle
@@ -26,28 +26,27 @@ from tilegraph.rewrites.attention.find import Core, cores
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
+from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.normalise.edit import Names
 
 STAGE = "attention"
 
 
-class AttentionFusion(Pass):
+class AttentionFusion(CompositePass):
     """Finds attentions and takes those that are expected to win, or with offload "all" every one that it can."""
 
     name = "fuse-attention"
 
     def __init__(self, offload: str = "auto", cost_model: CostModel | None = None) -> None:
-        self.offload = offload
+        super().__init__(offload)
         self.cost_model = cost_model or CostModel()
 
-    def run(self, model: ir.Model, context: PassContext) -> PassResult:
-        if self.offload == "none":
-            return PassResult(False)
-        modified = take_winners(model, STAGE, context, self._fuse)
-        return PassResult(self._fuse(model, context) or modified)
+    def fuse(self, model: ir.Model, context: PassContext) -> bool:
+        modified = take_winners(model, STAGE, context, self._plain)
+        return self._plain(model, context) or modified
 
-    def _fuse(self, model: ir.Model, context: PassContext) -> bool:
+    def _plain(self, model: ir.Model, context: PassContext) -> bool:
         modified = False
         for graph in list(all_graphs(model.graph)):
             if next(cores(GraphView(graph), lambda n: True), None) is None:
@@ -72,7 +71,7 @@ class AttentionFusion(Pass):
     def _attentions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[tuple[Candidate, float]]:
         view = GraphView(graph)
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
-        opsets = {domain or "": version for domain, version in model.opset_imports.items()}
+        opsets = opsets_of(model)
         taken: set[ir.Node] = set()
         pinned: set[ir.Value] = set()
         found: list[tuple[Candidate, float]] = []

@@ -14,6 +14,7 @@ from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
 from tilegraph.rewrites.conv.write import CONVS, POOLS, Array, BlockedWriter, reads_plain
+from tilegraph.rewrites.fusion.epilogue import between, followers
 
 _MAX_EPILOGUE = 40
 
@@ -72,9 +73,9 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
 
 def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit:
     best = _examine((node,), opsets, lanes)
-    ends = _followers(node, view, taken)
+    ends = followers(node, view, lambda n: n not in taken and kind_of(n) == "pointwise", _MAX_EPILOGUE)
     for count in range(len(ends)):
-        nodes = _between(node, ends[count], {node, *ends}, view)
+        nodes = between(node, ends[count], ends, view)
         if nodes is None:
             continue
         try:
@@ -88,34 +89,6 @@ def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int], lanes: int) 
     writer = trial(nodes, lanes, opsets.get("", 1))
     lowered = lower_conv(writer.nodes, [writer.blocked[nodes[-1].outputs[0]]], opsets)
     return Unit(nodes, tuple(writer.source.reads), plan_conv(lowered))
-
-
-def _followers(window: ir.Node, view: GraphView, taken: set[ir.Node]) -> list[ir.Node]:
-    """Pointwise nodes that the window reaches through such nodes alone, in order."""
-    found: set[ir.Node] = set()
-    stack = [window]
-    while stack and len(found) < _MAX_EPILOGUE:
-        for node in view.consumers(stack.pop()):
-            if kind_of(node) == "pointwise" and node not in found and node not in taken and len(node.outputs) == 1:
-                found.add(node)
-                stack.append(node)
-    return sorted(found, key=view.order.__getitem__)
-
-
-def _between(window: ir.Node, end: ir.Node, allowed: set[ir.Node], view: GraphView) -> tuple[ir.Node, ...] | None:
-    """The nodes on the ways from the window to `end`, or None if another node reads what they make."""
-    inside: set[ir.Node] = {end}
-    stack = [end]
-    while stack:
-        for node in view.producers(stack.pop()):
-            if node in allowed and node not in inside:
-                inside.add(node)
-                stack.append(node)
-    for node in inside - {end}:
-        for value in node.outputs:
-            if value in view.outputs or any(user not in inside for user in view.users(value)):
-                return None
-    return tuple(sorted(inside, key=view.order.__getitem__))
 
 
 @dataclass

@@ -3,8 +3,9 @@ follow it point by point and end in one value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
@@ -12,6 +13,7 @@ from tilegraph.graph import GraphView
 from tilegraph.ops.gemm import PRODUCTS, GemmSpace, lower_gemm, plan_gemm
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.prims import Decline, Lowered
+from tilegraph.rewrites.fusion.epilogue import between, followers, read_outside
 
 _MAX_NODES = 40
 _VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze"})
@@ -41,9 +43,9 @@ def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Cal
     """
     matrix = _views_of_constant(product, view, free)
     best = _examine(product, (*matrix, product), opsets)
-    ends = _followers(product, view, free)
+    ends = followers(product, view, partial(_follows, free), _MAX_NODES)
     for count in range(1, len(ends) + 1):
-        nodes = _between(product, ends[count - 1], ends, view)
+        nodes = between(product, ends[count - 1], ends, view)
         if nodes is None:
             continue
         try:
@@ -61,7 +63,7 @@ def _views_of_constant(product: ir.Node, view: GraphView, free: Callable[[ir.Nod
     found: list[ir.Node] = []
     value = product.inputs[1] if len(product.inputs) > 1 else None  # Einsum takes any number of operands
     while value is not None and (node := value.producer()) is not None:
-        if domain_of(node) != "" or node.op_type not in _VIEWS or not free(node) or _read_elsewhere(
+        if domain_of(node) != "" or node.op_type not in _VIEWS or not free(node) or read_outside(
                 node, {product, *found}, view):
             return ()
         found.insert(0, node)
@@ -79,37 +81,9 @@ def _examine(product: ir.Node, nodes: tuple[ir.Node, ...], opsets: Mapping[str, 
     return Candidate(product, nodes, output, lowered, space, matrix)
 
 
-def _followers(product: ir.Node, view: GraphView, free: Callable[[ir.Node], bool]) -> list[ir.Node]:
-    """Pointwise nodes and views that the product reaches through such nodes alone, in order."""
-    found: set[ir.Node] = set()
-    stack = [product]
-    while stack and len(found) < _MAX_NODES:
-        for node in view.consumers(stack.pop()):
-            follows = kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type in _VIEWS)
-            if follows and node not in found and free(node) and len(node.outputs) == 1:
-                found.add(node)
-                stack.append(node)
-    return sorted(found, key=view.order.__getitem__)
-
-
-def _between(product: ir.Node, end: ir.Node, followers: Sequence[ir.Node], view: GraphView) \
-        -> tuple[ir.Node, ...] | None:
-    """The nodes on the ways from the product to `end`, or None if another node reads what they make."""
-    allowed = {product, *followers}
-    inside: set[ir.Node] = {end}
-    stack = [end]
-    while stack:
-        for node in view.producers(stack.pop()):
-            if node in allowed and node not in inside:
-                inside.add(node)
-                stack.append(node)
-    if product not in inside or any(_read_elsewhere(node, inside, view) for node in inside if node is not end):
-        return None
-    return tuple(sorted(inside, key=view.order.__getitem__))
-
-
-def _read_elsewhere(node: ir.Node, inside: Set[ir.Node], view: GraphView) -> bool:
-    return any(v in view.outputs or any(user not in inside for user in view.users(v)) for v in node.outputs)
+def _follows(free: Callable[[ir.Node], bool], node: ir.Node) -> bool:
+    """Whether a pointwise node or view may follow the product."""
+    return free(node) and (kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type in _VIEWS))
 
 
 def readers_outside(matrix: ir.Value, taken: Set[ir.Node]) -> Iterator[ir.Node]:

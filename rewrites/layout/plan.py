@@ -48,14 +48,12 @@ class LayoutPlanning(CompositePass):
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
         view, opsets = GraphView(model.graph), opsets_of(model)
         units, refusals = find_units(view, opsets, self.lanes)
-        if not any(unit.is_window for unit in units):
-            # Reasons are for models that have convolutions: elsewhere every node would have one.
-            for node, reason in refusals.items():
-                if is_window(node):
-                    context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
-            return False
+        windows = any(unit.is_window for unit in units)
         for node, reason in refusals.items():
-            context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
+            if windows or is_window(node):  # in a model without windows every node would have a reason
+                context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
+        if not windows:
+            return False
         problem = pose(units, view, self.lanes, force=self.offload == "all")
         found = assign(problem.choices, problem.values)
         if found.plain_us is not None and found.plain_us < _MIN_RATIO * found.us:

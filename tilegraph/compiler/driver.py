@@ -23,7 +23,7 @@ from tilegraph.compiler.packing import Packer
 from tilegraph.compiler.program import build
 from tilegraph.compiler.result import OptimizedModel, Source, Summary
 from tilegraph.diagnostics import Diagnostics
-from tilegraph.emit import EmitPartition, emit, sha256_file
+from tilegraph.emit import EmitPartition, emit
 from tilegraph.errors import UsageError
 from tilegraph.graph import all_graphs
 from tilegraph.io import load
@@ -33,6 +33,7 @@ from tilegraph.partition.group import outputs_of
 from tilegraph.passes import Instrument, PassContext, Pipeline
 from tilegraph.rewrites.fusion.composite import DOMAIN
 from tilegraph.spec.artifact import EP_NAME, Library, Manifest, library_file
+from tilegraph.spec.digest import sha256_file
 
 OFFLOADS = ("auto", "all", "none")
 RUNTIME = "onnxruntime"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import re
@@ -27,11 +26,11 @@ from tilegraph.spec.artifact import (
     REPORT_FILE,
     Manifest,
 )
+from tilegraph.spec.digest import sha256_file
 
 _LIBRARY = re.compile(r"kernels\.[A-Za-z0-9_.+-]+\.so")
 _OURS = frozenset({MANIFEST_FILE, MODEL_FILE, DATA_FILE, PORTABLE_FILE, PORTABLE_FILE + ".data", REPORT_FILE})
 _MAX_MANIFEST = 1 << 28  # bytes; a file larger than this is not read just to see whether it is a manifest
-_CHUNK = 1 << 22
 
 
 def write_folder(path: Path, model: ir.Model, manifest: Manifest, library: Path | None, *, force: bool = False,
@@ -91,23 +90,6 @@ def read_folder(path: Path) -> Manifest:
         if found != library.sha256:
             raise InputError(f"{path / library.file}: changed after it was written; optimize the model again")
     return manifest
-
-
-def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal, read in pieces.
-
-    Raises `FileNotFoundError` as it is, and `InputError` if the file cannot be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_CHUNK):
-                digest.update(piece)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    return digest.hexdigest()
 
 
 def _fill(folder: Path, model: ir.Model, manifest: Manifest, library: Path | None, portable: ir.Model | None) -> None:

@@ -23,7 +23,7 @@ class _Slot:
     fits: dict[Dim, bool] = field(default_factory=dict)  # by size: the proofs that were tried
 
     def takes(self, buffer: Buffer, size: Dim, compare: Comparer) -> bool:
-        if any(b.first <= buffer.last and buffer.first <= b.last for b in self.buffers):
+        if any(b.meets(buffer) for b in self.buffers):
             return False
         if size not in self.fits:
             self.fits[size] = size == self.size or compare.at_most(size, self.size)

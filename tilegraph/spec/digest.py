@@ -16,13 +16,13 @@ from tilegraph.errors import InputError, UsageError
 from tilegraph.spec.artifact import DATA_FILE, MANIFEST_FILE, MODEL_FILE
 
 _HEX = re.compile(r"[0-9a-f]{64}")
-_CHUNK = 1 << 20
+_CHUNK = 1 << 22  # bytes
 
 
 def artifact_sha256(path: Path) -> str:
     """The digest of a folder or a file that `optimize` wrote. Raises InputError if a part is missing or unreadable."""
     if not path.is_dir():
-        return _of_file(path)
+        return _part(path)
     names = [MODEL_FILE, MANIFEST_FILE, *([DATA_FILE] if (path / DATA_FILE).exists() else [])]
     try:
         library = json.loads((path / MANIFEST_FILE).read_bytes())["library"]["file"]
@@ -30,7 +30,7 @@ def artifact_sha256(path: Path) -> str:
         raise InputError(f"{path / MANIFEST_FILE}: no manifest to be read ({error}); give a folder that `tilegraph "
                          "optimize` wrote") from error
     names += [library] if library else []
-    lines = "".join(f"{_of_file(path / name)}  {name}\n" for name in sorted(names))
+    lines = "".join(f"{_part(path / name)}  {name}\n" for name in sorted(names))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -45,14 +45,25 @@ def check_sha256(path: Path, expected: str) -> None:
                          "changed; do not load it, get it again from where it was made")
 
 
-def _of_file(path: Path) -> str:
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file in hexadecimal, read in pieces.
+
+    Raises `FileNotFoundError` as it is, and `InputError` if the file cannot be read.
+    """
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
             while piece := file.read(_CHUNK):
                 digest.update(piece)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; copy the whole folder") from None
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     return digest.hexdigest()
+
+
+def _part(path: Path) -> str:
+    try:
+        return sha256_file(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; copy the whole folder") from None

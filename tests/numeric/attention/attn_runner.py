@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import tempfile
-from pathlib import Path
-
 import onnx
 import onnx_ir as ir
 
-from tests.numeric.codegen.runner import Array, Compiled
+from tests.numeric.codegen.runner import Array, Compiled, loaded
 from tests.unit.attention.attn_support import fused
-from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention import generate
 from tilegraph.codegen.isa import Isa, host
-from tilegraph.codegen.library import link
 from tilegraph.ops.attention import AttentionSpace, lower_attention, plan_attention
 
 _SIZES = frozenset({"Shape", "Gather", "Concat", "Squeeze", "Unsqueeze"})
@@ -36,12 +30,7 @@ def compile_attention(model: onnx.ModelProto, isa: Isa | None = None) -> tuple[C
     space = plan_attention(lowered)
     isa = isa or host()
     made = generate(space, "tg_test", isa.vector_bits)
-    data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "k.so"
-        link({"tg_test": data}, path)
-        library = ctypes.CDLL(str(path))
-    return Compiled(lowered, None, made.kernel, library["__tvm_ffi_tg_test"], library), space, graph  # type: ignore[arg-type]
+    return Compiled(lowered, None, made.kernel, *loaded(made, isa)), space, graph  # type: ignore[arg-type]
 
 
 def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1, offset: int = 0) -> Array:

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.generated import Kernel
+from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.isa import Isa, host
 from tilegraph.codegen.library import link
 from tilegraph.codegen.rows import generate
@@ -154,6 +154,16 @@ class Compiled:
                 for b, shape, dtype in zip(results, shapes, dtypes, strict=True)]
 
 
+def loaded(made: Generated, isa: Isa) -> tuple[Any, Any]:
+    """The entry of a kernel named tg_test, compiled and linked, and the library that it lives in."""
+    data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "k.so"
+        link({"tg_test": data}, path)
+        library = ctypes.CDLL(str(path))
+    return library["__tvm_ffi_tg_test"], library
+
+
 _compiled: dict[tuple[str, str, int], tuple[Space, Kernel, Any, Any]] = {}
 
 
@@ -164,12 +174,7 @@ def compile_lowered(lowered: Lowered, isa: Isa | None = None) -> Compiled:
     if key not in _compiled:
         space = plan(lowered)
         made = generate(space, "tg_test", isa.vector_bits)
-        data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "k.so"
-            link({"tg_test": data}, path)
-            library = ctypes.CDLL(str(path))
-        _compiled[key] = space, made.kernel, library["__tvm_ffi_tg_test"], library
+        _compiled[key] = space, made.kernel, *loaded(made, isa)
     return Compiled(lowered, *_compiled[key])
 
 

@@ -3,22 +3,17 @@ float64 where it has the operator."""
 
 from __future__ import annotations
 
-import ctypes
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 
-from tests.numeric.codegen.runner import Array, Compiled
+from tests.numeric.codegen.runner import Array, Compiled, loaded
 from tests.unit.conv_kernels.bodies import Body, body
-from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.conv import generate
 from tilegraph.codegen.isa import Isa, host
-from tilegraph.codegen.library import link
 from tilegraph.compiler.filters import pack_filters
 from tilegraph.ops.conv import lower_conv, plan_conv
 
@@ -27,12 +22,7 @@ def compiled(made: Body, isa: Isa | None = None) -> Compiled:
     lowered = lower_conv(made.nodes, [made.output], {"": 20})
     isa = isa or host()
     kernel = generate(plan_conv(lowered), "tg_test", isa.vector_bits)
-    data = t.compile_object(kernel.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "k.so"
-        link({"tg_test": data}, path)
-        library = ctypes.CDLL(str(path))
-    return Compiled(lowered, None, kernel.kernel, library["__tvm_ffi_tg_test"], library)  # type: ignore[arg-type]
+    return Compiled(lowered, None, kernel.kernel, *loaded(kernel, isa))  # type: ignore[arg-type]
 
 
 def blocks(a: Array, lanes: int, fill: float = 0.0) -> Array:

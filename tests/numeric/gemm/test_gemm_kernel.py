@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from tests.numeric.codegen.runner import Array, Compiled
+from tests.numeric.codegen.runner import Array, Compiled, loaded
 from tests.unit.fusion.parse import model
-from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.gemm import generate
 from tilegraph.codegen.isa import Isa, host
-from tilegraph.codegen.library import link
 from tilegraph.compiler.packing import pack_columns
 from tilegraph.ops.gemm import lower_gemm, plan_gemm
 from tilegraph.ops.lower import prims_of
@@ -26,12 +20,7 @@ def compiled(text: str, isa: Isa | None = None) -> Compiled:
     lowered = lower_gemm(list(graph.graph), list(graph.graph.outputs), {"": 20})
     isa = isa or host()
     made = generate(plan_gemm(lowered), "tg_test", isa.vector_bits)
-    data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "k.so"
-        link({"tg_test": data}, path)
-        library = ctypes.CDLL(str(path))
-    return Compiled(lowered, None, made.kernel, library["__tvm_ffi_tg_test"], library)  # type: ignore[arg-type]
+    return Compiled(lowered, None, made.kernel, *loaded(made, isa))  # type: ignore[arg-type]
 
 
 def run(made: Compiled, feeds: dict[str, Array], tasks: int = 2, offset: int = 4) -> Array:

@@ -24,9 +24,10 @@ from emit_models import LIBRARY, chain, chain_partitions, library_file, loaded, 
 from onnx import TensorProto, helper, numpy_helper
 
 from tilegraph import io
-from tilegraph.emit import emit, read_folder, sha256_file, staging, write_folder
+from tilegraph.emit import emit, read_folder, staging, write_folder
 from tilegraph.errors import InputError, InternalError, UsageError
 from tilegraph.spec.artifact import Manifest
+from tilegraph.spec.digest import sha256_file
 
 
 @pytest.fixture(autouse=True)

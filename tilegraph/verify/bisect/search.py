@@ -12,10 +12,11 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from tilegraph.compiler import list_passes
-from tilegraph.emit import read_folder, sha256_file
+from tilegraph.emit import read_folder
 from tilegraph.errors import InputError, UsageError
 from tilegraph.io import load, save
 from tilegraph.spec.artifact import MANIFEST_FILE
+from tilegraph.spec.digest import sha256_file
 from tilegraph.verify.bisect.cut import Array, record, save_inputs
 from tilegraph.verify.bisect.finding import Finding
 from tilegraph.verify.bisect.kernels import (
