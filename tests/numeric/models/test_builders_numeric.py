@@ -234,3 +234,11 @@ def test_the_overhead_model_depends_on_every_region(constants: int) -> None:
     assert np.isfinite(with_regions).all()
     assert np.abs(with_regions - without).max() > 0.1
     assert len(model.graph.initializer) == 1 + constants
+
+
+def test_the_overhead_model_alternates_kernels_and_what_stays_with_onnx_runtime() -> None:
+    from models.overhead import overhead_model
+    from tilegraph.compiler import optimize
+
+    compiled = optimize(overhead_model(2, nodes=3), offload="all").model
+    assert [n.op_type for n in compiled.graph] == ["EPContext", "GatherElements"] * 3

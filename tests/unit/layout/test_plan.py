@@ -9,6 +9,7 @@ from tests.unit.conv.test_units import W, weights
 from tests.unit.fusion.parse import model
 from tilegraph.cost import conv as cost
 from tilegraph.passes import PassContext
+from tilegraph.rewrites.layout import plan
 from tilegraph.rewrites.layout.plan import LayoutPlanning
 from tilegraph.rewrites.normalise import NORMALISE
 
@@ -65,6 +66,14 @@ def test_what_the_estimates_say_decides(monkeypatch: pytest.MonkeyPatch) -> None
     assert "stays in plain layout" in reasons["Conv"]
     monkeypatch.setattr(cost, "kernel_us", lambda work: 0.0)
     assert planned(TRUNK, "auto")[2]
+
+
+def test_a_gain_inside_the_estimates_error_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "kernel_us", lambda work: 0.0)
+    monkeypatch.setattr(plan, "_MIN_RATIO", 1e6)
+    graph, _, modified = planned(TRUNK, "auto")
+    assert not modified
+    assert "Conv" in kinds(graph)
 
 
 def test_a_lone_convolution_does_not_pay_for_two_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
