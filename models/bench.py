@@ -30,6 +30,7 @@ CONSTANTS = (0, 30, 200)
 # The BERT layer: seconds allowed for `optimize` with an empty and with a filled kernel cache.
 COLD_S, WARM_S = 10.0, 3.0
 README = Path(__file__).resolve().parents[1] / "README.md"
+MEASUREMENTS = README.parent / "docs" / "measurements.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         seconds = f"optimize {outcome.optimize_s:.1f} s, verify {outcome.verify_s:.1f}, time {outcome.bench_s:.1f}"
         err.print(f"{case.group}/{case.name}: {outcome.verdict} ({seconds})"
                   + "".join(f"; {p}" for p in outcome.problems), markup=False, soft_wrap=True)
-    lines += report.peer_lines(found, outcomes)
+    lines += report.peer_lines(found, outcomes) + report.scaling_lines(outcomes)
     if options.only in (None, "overhead") and not options.case:
         for constants in CONSTANTS:
             try:
@@ -71,7 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.markdown:
         print(block)
     if options.readme:
-        README.write_text(report.into_readme(README.read_text(encoding="utf-8"), block), encoding="utf-8")
+        for page, part in ((README, report.brief(outcomes, options.threads)), (MEASUREMENTS, block)):
+            page.write_text(report.between_markers(page.read_text(encoding="utf-8"), part), encoding="utf-8")
     if options.json:
         data = {"peers": [str(one) for one in found],
                 "cases": [o.to_json() for o in outcomes], "overhead": [o.to_json() for o in overheads],
@@ -91,8 +93,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers-python", metavar="PYTHON",
                         help=f"an interpreter that has peers which this one lacks (default: ${PYTHON_VARIABLE})")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--markdown", action="store_true", help="print the README's table")
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/measurements.md")
+    parser.add_argument("--readme", action="store_true", help="write docs/measurements.md and the README's table")
     return parser.parse_args(arguments)
 
 

@@ -15,6 +15,7 @@ from models import attention_peers, builders
 from models.attention import ATTENTIONS
 from models.chains import chains
 from models.inputs import inputs_for
+from models.required import MUST_BEST, MUST_HOLD
 from models.zoo import zoo
 from tilegraph.bench import Peer
 from tilegraph.bench.kinds import Found
@@ -27,7 +28,8 @@ GROUPS = ("chains", "zoo", "built", "attention")
 class Case:
     """`feeds` are timed and verified; `others` (other sizes, for models that leave sizes open) are verified only.
 
-    `must_hold`: the least median ratio to ONNX Runtime. Without one, the ratio's interval must reach `NOT_SLOWER`.
+    `must_hold`: the least median ratio to ONNX Runtime at one thread (models/required.py). Without one, and at other
+    thread counts, the ratio's interval must reach `NOT_SLOWER`.
     `must_best`: the least median ratio to the best peer, for runs that have other peers.
     `special(found, folder)`: peers that exist for this case only, whose files go into the folder.
     """
@@ -43,16 +45,6 @@ class Case:
     special: Callable[[Sequence[Found], Path], Sequence[Peer]] = lambda found, folder: ()
 
 
-# What each model must reach against the best peer, at one thread.
-MUST_BEST = {
-    "bert_128": 1.03, "bert_512": 1.03, "llama_512": 1.06, "llama_window_4096": 1.8, "gpt2_prefill_512": 1.04,
-    "gpt2_decode_511": 1.13, "minilm_l3": 1.02, "minilm_l6_int8": 1.06, "resnet50": 1.1, "mobilenetv2": 1.1,
-    "ppocr_det": 1.25, "ppocr_rec": 1.12, "ppocr_cls": 1.2, "magika": 1.05, "silero_vad_static": 1.2,
-    "silero_vad_sequence": 1.05, "vgg19": 1.5, "yolo_n_320": 1.25,
-}
-NOT_SLOWER = 0.98
-
-
 def cases(group: str) -> list[Case]:
     """The cases of a group; `KeyError` for an unknown one."""
     return {"chains": _chain_cases, "zoo": _zoo_cases, "built": _built_cases, "attention": _attention_cases}[group]()
@@ -64,7 +56,7 @@ def _chain_cases() -> list[Case]:
 
 def _attention_cases() -> list[Case]:
     return [Case(a.name, "attention", a.path, a.inputs, must_hold=a.must_hold, runs=8 if a.length > 2048 else 15,
-                 special=partial(attention_peers.special, a))
+                 must_best=MUST_BEST.get(a.name), special=partial(attention_peers.special, a))
             for a in ATTENTIONS]
 
 
@@ -86,7 +78,8 @@ def _zoo_cases() -> list[Case]:
                 made = [model.inputs(1)]
             return made
 
-        found.append(Case(model.name, "zoo", path, feeds, others, must_best=MUST_BEST.get(model.name)))
+        found.append(Case(model.name, "zoo", path, feeds, others, MUST_HOLD.get(model.name),
+                          must_best=MUST_BEST.get(model.name)))
     return found
 
 
@@ -104,7 +97,7 @@ def _built(label: str, name: str, *, dims: dict[str, int] | None = None, other: 
     def others() -> list[Feeds]:
         return [inputs_for(path(), seed=1, dims=other)] if other else []
 
-    return Case(label, "built", path, feeds, others, runs=runs, must_best=MUST_BEST.get(label))
+    return Case(label, "built", path, feeds, others, MUST_HOLD.get(label), runs, MUST_BEST.get(label))
 
 
 def _built_cases() -> list[Case]:

@@ -1,4 +1,4 @@
-"""Outcomes as a table on the terminal and as the README's markdown."""
+"""Outcomes as a table on the terminal, as docs/measurements.md and as the README's short table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.table import Table
 
 from models.overhead import LIMIT_S, Overhead
 from models.pipeline import FIRST, OURS, Outcome
+from models.required import HELD_BY_TWO, HIGHLIGHTS
 from tilegraph.bench.kinds import Found
 from tilegraph.bench.table import megabytes, ratio, seconds
 
@@ -91,25 +92,58 @@ def peer_lines(found: Sequence[Found], outcomes: Sequence[Outcome]) -> list[str]
     return lines
 
 
-def markdown(outcomes: Sequence[Outcome], threads: Sequence[int], lines: Sequence[str]) -> str:
-    """The README's block, without the markers."""
-    peers = _peers(outcomes)
-    headings = _headings(threads, peers)
-    rows = [headings, ["---"] * len(headings), *(_cells(o, threads, peers) for o in outcomes)]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows) if outcomes else ""
+def scaling_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """How many of the cases with a required ratio keep it at two threads, and which do not."""
+    both = [(o, *(o.benches[t].models[OURS].ratio for t in (1, 2))) for o in outcomes
+            if o.case.must_hold is not None and {1, 2} <= set(o.benches)]
+    if not both:
+        return []
+    less = [f"{o.case.name} {two / one:.2f}" for o, one, two in both if two < HELD_BY_TWO * one]
+    return [f"ratio at 2 threads of at least {HELD_BY_TWO} of that at 1: {len(both) - len(less)} of {len(both)}"
+            + (f"; less: {', '.join(less)}" if less else "")]
+
+
+def _intro(outcomes: Sequence[Outcome]) -> str:
     counts = ", ".join(f"{n} {verdict}" for verdict in _STYLE
                        if (n := sum(o.verdict == verdict for o in outcomes)))
     intro = (f"{header(outcomes)}. Ratio: ONNX Runtime's time on the original (all optimizations) / tilegraph's, "
              f"median of paired rounds and its 95% interval. Time, session, memory: original → optimized. {counts}.")
-    if peers:
+    if _peers(outcomes):
         intro += (" Best peer: the fastest of ONNX Runtime on the original and the peers below, and its time"
                   " / tilegraph's.")
-    return "\n\n".join(part for part in (intro if outcomes else "", table, "\n".join(f"- {x}" for x in lines)) if part)
+    return intro
 
 
-def into_readme(text: str, block: str) -> str:
+def _rows(rows: Sequence[Sequence[str]]) -> str:
+    """The first row is the heading."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]))
+
+
+def markdown(outcomes: Sequence[Outcome], threads: Sequence[int], lines: Sequence[str]) -> str:
+    """Every case, and `lines`: the block of docs/measurements.md, without the markers."""
+    peers = _peers(outcomes)
+    table = _rows([_headings(threads, peers), *(_cells(o, threads, peers) for o in outcomes)])
+    parts = [_intro(outcomes), table] if outcomes else []
+    return "\n\n".join([*parts, *(["\n".join(f"- {x}" for x in lines)] if lines else [])])
+
+
+def brief(outcomes: Sequence[Outcome], threads: Sequence[int]) -> str:
+    """The README's block: the highlights, and the name of every case that is not a pass."""
+    peers = _peers(outcomes)
+    kept = [2 + i for i in range(len(threads) * (2 if peers else 1))]
+    keep = [0, 1, *kept, kept[-1] + 1, kept[-1] + 2, -2, -1]  # what is required, the time, the answers, the verdict
+    chosen = sorted((o for o in outcomes if o.case.name in HIGHLIGHTS), key=lambda o: HIGHLIGHTS.index(o.case.name))
+    rows = [[row[i] for i in keep] for row in (_headings(threads, peers),
+                                               *(_cells(o, threads, peers) for o in chosen))]
+    rest = [f"{o.case.name} ({o.verdict})" for o in outcomes if o.verdict != "pass"]
+    return "\n\n".join([_intro(outcomes), _rows(rows),
+                        f"All {len(outcomes)} cases: [docs/measurements.md](docs/measurements.md). "
+                        + (f"Not a pass: {', '.join(rest)}." if rest else "All pass.")])
+
+
+def between_markers(text: str, block: str) -> str:
     """`text` with what is between the markers replaced; `ValueError` without the markers."""
     if BEGIN not in text or END not in text:
-        raise ValueError(f"the README lacks {BEGIN} or {END}")
+        raise ValueError(f"the text lacks {BEGIN} or {END}")
     before, rest = text.split(BEGIN, 1)
     return f"{before}{BEGIN}\n{block}\n{END}{rest.split(END, 1)[1]}"

@@ -15,6 +15,7 @@ from models import pipeline, report
 from models.cases import GROUPS, Case, cases
 from models.overhead import LIMIT_S, Overhead
 from models.pipeline import Outcome, shortfalls
+from models.required import HIGHLIGHTS, MUST_BEST, MUST_HOLD
 from models.zoo import _ALL
 from tilegraph.bench import BenchResult, ModelTiming, Peer, WorkerDied, WorkerRefused
 from tilegraph.bench.kinds import KINDS, Found
@@ -69,7 +70,7 @@ def test_case_names_are_unique_and_chains_carry_their_ratio(group: str) -> None:
     elif group == "attention":
         assert all(c.must_hold is not None for c in cases(group))
     else:
-        assert all(c.must_hold is None for c in cases(group))
+        assert {c.name: c.must_hold for c in cases(group) if c.must_hold is not None}.items() <= MUST_HOLD.items()
 
 
 def test_every_builder_is_benchmarked() -> None:
@@ -147,9 +148,10 @@ def test_a_model_must_reach_its_ratio_to_the_best_peer_where_there_are_peers() -
     assert shortfalls(replace(case, must_best=0.7), {1: result}) == []
     assert shortfalls(case, {2: replace(result, threads=2)}) == []
     assert shortfalls(case, {1: replace(result, models=result.models[:2])}) == []
-    from models.cases import MUST_BEST
-
-    assert set(MUST_BEST) <= {c.name for group in ("zoo", "built") for c in cases(group)} | set(ZOO_NAMES)
+    named = {c.name for group in GROUPS for c in cases(group)} | set(ZOO_NAMES)
+    assert set(MUST_BEST) <= named
+    assert set(MUST_HOLD) <= named
+    assert set(HIGHLIGHTS) <= named
 
 
 @pytest.mark.parametrize("failure", [WorkerDied, WorkerRefused])
@@ -190,11 +192,37 @@ def test_peers_that_took_no_part_are_listed_with_the_reason() -> None:
 
 def test_the_readmes_block_is_replaced_and_nothing_else() -> None:
     text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
-    assert report.into_readme(text, "new") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    assert report.between_markers(text, "new") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
     with pytest.raises(ValueError, match="bench:end"):
-        report.into_readme(f"no end {report.BEGIN}", "new")
-    readme = suite.README.read_text(encoding="utf-8")
-    assert report.into_readme(readme, "x") != readme
+        report.between_markers(f"no end {report.BEGIN}", "new")
+    for page in (suite.README, suite.MEASUREMENTS):
+        text = page.read_text(encoding="utf-8")
+        assert report.between_markers(text, "x") != text
+
+
+def test_the_readme_has_the_highlights_and_names_what_is_no_pass() -> None:
+    good, wrong = _outcomes()
+    good.case = replace(good.case, name=HIGHLIGHTS[1])
+    first = replace(good, case=replace(good.case, name=HIGHLIGHTS[0]))
+    block = report.brief([good, wrong, first], (1,))
+    rows = [row for row in block.splitlines() if row.startswith("|")]
+    assert [row.split("|")[1].strip() for row in rows[2:]] == list(HIGHLIGHTS[:2])
+    assert len({row.count("|") for row in rows}) == 1
+    assert "All 3 cases" in block
+    assert "Not a pass: m (wrong)." in block
+    peers = report.brief([replace(_with_peers(), case=good.case)], (1,))
+    assert "| openvino 0.80 [0.80, 0.80] |" in peers
+    assert peers.endswith("All pass.")
+
+
+def test_required_cases_that_lose_by_a_second_thread_are_named() -> None:
+    def outcome(name: str, two: float) -> Outcome:
+        return Outcome(replace(_case("zoo", 1.2), name=name), benches={1: _bench(2.0, 1.9, 2.1),
+                                                                      2: _bench(two, two, two, threads=2)})
+
+    assert report.scaling_lines([outcome("a", 1.91), outcome("b", 1.8)]) == [
+        "ratio at 2 threads of at least 0.95 of that at 1: 1 of 2; less: b 0.90"]
+    assert report.scaling_lines(_outcomes()) == []
 
 
 def test_overhead_lines_give_the_verdict() -> None:
