@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilegraph.ops.lower import blocks, casts, extremes, generators, pads, reductions, resize, rotary, running, views
+from tilegraph.ops.lower import (
+    blocks,
+    casts,
+    extremes,
+    generators,
+    pads,
+    quantize,
+    reductions,
+    resize,
+    rotary,
+    running,
+    views,
+)
 from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.prims import Prim
 
@@ -38,6 +50,8 @@ COMPOSED: dict[tuple[str, str], Rule] = {
     ("", "Cast"): casts.lower_cast,
     ("", "CastLike"): casts.lower_cast,
     ("", "BitCast"): casts.lower_bitcast,
+    ("", "QuantizeLinear"): quantize.lower_quantize,
+    ("", "DequantizeLinear"): quantize.lower_quantize,
     ("", "RotaryEmbedding"): rotary.lower_rotary,
     ("", "Resize"): resize.lower_resize,
     ("", "Upsample"): resize.lower_resize,
