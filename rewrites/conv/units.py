@@ -73,7 +73,7 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
 
 def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit:
     best = _examine((node,), opsets, lanes)
-    ends = followers(node, view, lambda n: n not in taken and kind_of(n) == "pointwise", _MAX_EPILOGUE)
+    ends = followers(node, view, lambda n: n not in taken and follows(n), _MAX_EPILOGUE)
     for count in range(len(ends)):
         nodes = between(node, ends[count], ends, view)
         if nodes is None:
@@ -83,6 +83,11 @@ def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: in
         except Decline:
             continue
     return best
+
+
+def follows(node: ir.Node) -> bool:
+    """Whether `node` may be computed point by point from a window: BatchNormalization is a product and a sum."""
+    return kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type == "BatchNormalization")
 
 
 def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int], lanes: int) -> Unit:

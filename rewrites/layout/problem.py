@@ -16,8 +16,7 @@ from tilegraph.cost import CostModel, estimate
 from tilegraph.cost import conv as cost
 from tilegraph.graph import GraphView
 from tilegraph.ops.conv import algorithm
-from tilegraph.ops.lower import kind_of
-from tilegraph.rewrites.conv.units import Unit, is_window
+from tilegraph.rewrites.conv.units import Unit, follows, is_window
 from tilegraph.rewrites.conv.write import reads_plain
 from tilegraph.rewrites.fusion.blocked import free_in_runtime, is_blocked
 from tilegraph.rewrites.fusion.legal import elements, size_bytes
@@ -105,8 +104,7 @@ def _blocked_us(unit: Unit, owner: dict[ir.Node, Unit], view: GraphView) -> floa
 
 
 def _joins(unit: Unit) -> bool:
-    return unit.space is None and (unit.nodes[-1].op_type == "BatchNormalization"
-                                   or kind_of(unit.nodes[-1]) == "pointwise")
+    return unit.space is None and follows(unit.nodes[-1])
 
 
 def work_of(unit: Unit) -> cost.Work:
