@@ -76,15 +76,43 @@ def test_nan_and_infinity_are_where_onnx_runtime_has_them(chain: str, special: s
 
 
 @pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
-@pytest.mark.parametrize("at", [0, 17, COLUMNS - 1])
-def test_extrema_of_rows_with_nan_are_nan(op: str, at: int) -> None:
-    """Whatever lane it is in: numpy's answer. ONNX Runtime's own depends on the place of the NaN."""
-    x = np.random.default_rng(1).normal(size=(3, COLUMNS)).astype(np.float32)
+@pytest.mark.parametrize("at", [0, 1, 17, 39])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_extrema_pass_over_nan_but_in_front(op: str, at: int, axis: int) -> None:
+    """As ONNX Runtime does: a NaN in front stays. Rows of whole vectors, because its front is where a vector begins."""
+    x = np.random.default_rng(1).normal(size=(3, 40)).astype(np.float32)
     x[1, at] = np.nan
-    text = f"(float[3,{COLUMNS}] x) => (float[3,1] y) {{ {AXIS} y = {op}(x, a) }}"
-    (ours,) = ours_run(text, {"x": x}, 18)
-    expected = (np.max if op == "ReduceMax" else np.min)(x, axis=1, keepdims=True)
-    assert np.array_equal(ours, expected, equal_nan=True)
+    shape, result = ("3,40", "3,1") if axis else ("40,3", "1,3")
+    text = f"(float[{shape}] x) => (float[{result}] y) {{ {AXIS.replace('{1}', f'{{{axis}}}')} y = {op}(x, a) }}"
+    feeds = {"x": x if axis else np.ascontiguousarray(x.T)}
+    (ours,), (theirs,) = ours_run(text, feeds, 18), ort_run(text, feeds, 18)
+    assert np.isnan(ours.reshape(-1)[1]) == (at == 0)
+    assert np.array_equal(ours, theirs, equal_nan=True)
+
+
+NORMALISED = {
+    "LayerNormalization": "(float[60,{n}] x, float[{n}] s) => (float[60,{n}] y) {{ y = LayerNormalization(x, s) }}",
+    "InstanceNormalization": "(float[60,1,{n}] x, float[1] s) => (float[60,1,{n}] y) {{ z = Sub(s, s) "
+                             "y = InstanceNormalization(x, s, z) }}",
+    "GroupNormalization": "(float[60,1,{n}] x, float[1] s) => (float[60,1,{n}] y) {{ z = Sub(s, s) "
+                          "y = GroupNormalization<num_groups=1>(x, s, z) }}",
+    "MeanVarianceNormalization": "(float[60,{n}] x) => (float[60,{n}] y) {{ "
+                                 "y = MeanVarianceNormalization<axes=[1]>(x) }}",
+}
+
+
+@pytest.mark.parametrize("op", NORMALISED)
+@pytest.mark.parametrize("n", [17, 768])
+def test_a_row_of_one_value_is_normalised_to_zero(op: str, n: int) -> None:
+    """Exactly: what a rounded mean leaves of it would be divided by the square root of epsilon."""
+    rows = np.random.default_rng(2).normal(size=(60, 1)).astype(np.float32) * 300
+    x = np.repeat(rows, n, axis=1)
+    text = NORMALISED[op].format(n=n)
+    feeds = {"x": x.reshape(60, 1, n) if "60,1," in text else x}
+    if "] s)" in text:
+        feeds["s"] = np.ones(1 if "float[1] s" in text else n, np.float32)
+    (ours,) = ours_run(text, feeds, 21 if op == "GroupNormalization" else 17)
+    assert not ours.any()
 
 
 def test_zeros_and_denormals_keep_their_sign_and_size() -> None:

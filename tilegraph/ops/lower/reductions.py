@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegraph.ops.lower.base import NodeContext, point, quotient, reduce_last, scalar
-from tilegraph.ops.lower.views import reshape, transpose
+from tilegraph.ops.lower.views import reshape, take_range, transpose
 from tilegraph.ops.prims import Extent, Prim
 from tilegraph.spec.dims import Dim, Shape
 
@@ -43,8 +43,26 @@ def count_of(source: Prim, axes: list[int], dtype: str) -> Prim:
 
 
 def mean_over(c: NodeContext, source: Prim, axes: list[int], keepdims: bool) -> Prim:
-    total = reduce_over(c, "sum", source, axes, keepdims)
-    return point("Div", [total, count_of(source, axes, source.dtype)], source.dtype)
+    """The sum divided by the count, once a result: a product with 1 / count would be off by one more rounding."""
+    return quotient(reduce_over(c, "sum", source, axes, keepdims), count_of(source, axes, source.dtype))
+
+
+def extremum(c: NodeContext, kind: str, source: Prim, axes: list[int], keepdims: bool) -> Prim:
+    """The "max" or "min" with NaN as ONNX Runtime has it: comparisons pass over NaN, but one in front stays.
+
+    (What ONNX Runtime calls the front is the first element at a multiple of 16 bytes; kernels take the first one.)
+    """
+    if not axes or not source.dtype.startswith("float"):
+        return reduce_over(c, kind, source, axes, keepdims)
+    least = kind == "min"
+    best = reduce_over(c, "peak", point("Neg", [source], source.dtype) if least else source, axes, keepdims)
+    if least:
+        best = point("Neg", [best], source.dtype)
+    front = source
+    for axis in axes:
+        front = take_range(front, axis % len(source.shape), 0, 1, Dim.of(1))
+    front = reshape(front, best.shape)
+    return point("Where", [point("IsNaN", [front], "bool"), front, best], source.dtype)
 
 
 def _axes(c: NodeContext, source: Prim) -> list[int]:
@@ -73,7 +91,8 @@ def _reduce(kind: str, before: str | None = None, after: str | None = None) -> C
             if not source.dtype.startswith("float"):
                 raise c.decline("ReduceMean of integers")
             return [mean_over(c, source, axes, keep)]
-        result = reduce_over(c, kind, source, axes, keep)
+        reduced = extremum if kind in ("max", "min") else reduce_over
+        result = reduced(c, kind, source, axes, keep)
         return [result if after is None else point(after, [result], result.dtype)]
 
     return lower
@@ -85,7 +104,7 @@ def _logsumexp(c: NodeContext) -> list[Prim]:
     axes, keep = _axes(c, x), bool(int(c.attr("keepdims", 1)))
     if not axes or not x.dtype.startswith("float"):
         raise c.decline("ReduceLogSumExp without axes or of integers")
-    peak = reduce_over(c, "max", x, axes, True)
+    peak = reduce_over(c, "peak", x, axes, True)  # may pass over NaN: the sum does not
     finite = point("Where", [point("IsInf", [peak], "bool"), scalar(0, x.dtype), peak], x.dtype)
     shifted = point("Exp", [point("Sub", [x, finite], x.dtype)], x.dtype)
     total = point("Log", [reduce_over(c, "sum", shifted, axes, True)], x.dtype)
@@ -118,11 +137,24 @@ def _softmax(log: bool) -> Callable[[NodeContext], list[Prim]]:
     return lower
 
 
+def centre(c: NodeContext, x: Prim, axes: list[int]) -> tuple[Prim, Prim, Prim]:
+    """(x less its mean, the mean, the variance): the mean is taken twice, the second time of what is left of x.
+
+    One sum in float32 may be off by some units in the last place: a row of one value would keep them, and dividing by
+    the square root of epsilon would blow them up. Of such a row's rest the second mean is exact.
+    """
+    first = mean_over(c, x, axes, True)
+    rest = point("Sub", [x, first], x.dtype)
+    second = mean_over(c, rest, axes, True)
+    square = mean_over(c, point("Mul", [rest, rest], x.dtype), axes, True)
+    var = point("Sub", [square, point("Mul", [second, second], x.dtype)], x.dtype)
+    var = point("Max", [scalar(0, x.dtype), var], x.dtype)
+    return point("Sub", [rest, second], x.dtype), point("Add", [first, second], x.dtype), var
+
+
 def normalise(c: NodeContext, x: Prim, axes: list[int], epsilon: float) -> tuple[Prim, Prim, Prim]:
-    """((x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon)) in two passes over the row."""
-    mean = mean_over(c, x, axes, True)
-    centred = point("Sub", [x, mean], x.dtype)
-    var = mean_over(c, point("Mul", [centred, centred], x.dtype), axes, True)
+    """((x - mean) / sqrt(var + epsilon), mean, 1 / sqrt(var + epsilon)) in three passes over the row."""
+    centred, mean, var = centre(c, x, axes)
     std = point("Sqrt", [point("Add", [var, scalar(epsilon, x.dtype)], x.dtype)], x.dtype)
     inverse = point("Reciprocal", [std], x.dtype)
     return point("Mul", [centred, inverse], x.dtype), mean, inverse
@@ -225,9 +257,7 @@ def _batch_norm(c: NodeContext) -> list[Prim]:
 def _batch_norm_training(c: NodeContext, x: Prim, rank: int) -> list[Prim]:
     """Mean and variance are those of the batch; outputs 1 and 2 are the running ones, moved towards them."""
     axes = [0, *range(2, rank)]
-    mean = mean_over(c, x, axes, True)
-    centred = point("Sub", [x, mean], x.dtype)
-    var = mean_over(c, point("Mul", [centred, centred], x.dtype), axes, True)
+    centred, mean, var = centre(c, x, axes)
     std = point("Sqrt", [point("Add", [var, scalar(float(c.attr("epsilon", 1e-5)), x.dtype)], x.dtype)], x.dtype)
     factor = point("Mul", [channels(c.arg(1), rank), point("Reciprocal", [std], x.dtype)], x.dtype)
     result = point("Add", [point("Mul", [centred, factor], x.dtype), channels(c.arg(2), rank)], x.dtype)
@@ -244,8 +274,7 @@ def _mean_variance(c: NodeContext) -> list[Prim]:
     """MeanVarianceNormalization: (x - mean) / (deviation + 1e-9)."""
     x = c.arg(0)
     axes = [int(a) for a in c.attr("axes", [0, 2, 3])]
-    centred = point("Sub", [x, mean_over(c, x, axes, True)], x.dtype)
-    var = mean_over(c, point("Mul", [centred, centred], x.dtype), axes, True)
+    centred, _, var = centre(c, x, axes)
     std = point("Add", [point("Sqrt", [var], x.dtype), scalar(1e-9, x.dtype)], x.dtype)
     return [point("Mul", [centred, point("Reciprocal", [std], x.dtype)], x.dtype)]
 
@@ -269,7 +298,7 @@ def _global_pool(kind: str) -> Callable[[NodeContext], list[Prim]]:
     def lower(c: NodeContext) -> list[Prim]:
         x = c.arg(0)
         axes = list(range(2, len(x.shape)))
-        return [mean_over(c, x, axes, True) if kind == "mean" else reduce_over(c, "max", x, axes, True)]
+        return [mean_over(c, x, axes, True) if kind == "mean" else extremum(c, "max", x, axes, True)]
 
     return lower
 
