@@ -66,8 +66,10 @@ def max_error(values: Array, reference: Array) -> float:
     return float(np.max(np.abs(values[both] - reference[both]), initial=0.0))
 
 
-def implausible(reference: Array, ort: Array, quantised: bool) -> str:
-    """Why `reference` (float64) is not the same computation as `ort` (the model's dtype); "" if it is."""
+def implausible(reference: Array, ort: Array, quantised: bool, computed: np.dtype[Any] | None = None) -> str:
+    """Why `reference` (float64) is not the same computation as `ort` (the model's dtype); "" if it is.
+
+    `computed`: the dtype that `ort` was computed in, if that is a coarser one."""
     if reference.shape != ort.shape:
         return f"its shape {list(reference.shape)} is not ORT's {list(ort.shape)}"
     dtype = ort.dtype
@@ -79,6 +81,7 @@ def implausible(reference: Array, ort: Array, quantised: bool) -> str:
     ends = np.isfinite(narrow)
     scale = largest(reference[ends])
     error = max_error(values[ends], reference[ends])
+    dtype = dtype if computed is None else computed
     limit = max(_PLAUSIBLE.get(dtype.name, 0.25), _PLAUSIBLE_QUANTISED if quantised else 0.0)
     # ORT's sigmoid and tanh err by a fraction of eps absolutely: on an output near zero that is much of the value.
     if error > max(limit * scale, 8 * epsilon(dtype)):

@@ -81,7 +81,8 @@ class _Evidence:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A float array of one sample with its reference. `own` is None when ORT itself is the reference."""
+    """A float array of one sample with its reference. `own` is None when ORT itself is the reference; `computed` is the
+    coarsest dtype that it was computed in."""
 
     index: int
     key: str
@@ -92,6 +93,7 @@ class _Measured:
     scale: float
     own: float | None
     drift: float | None
+    computed: np.dtype[Any]
 
 
 def flatten(name: str, value: Value) -> dict[str, Array | None]:
@@ -127,6 +129,7 @@ class Judge:
     def __post_init__(self) -> None:
         self._values = {v.name or "": v for v in self.model.graph.outputs}
         self._quantised = trace.has_quantised_arithmetic(self.model)
+        self._precision: dict[str, np.dtype[Any] | None] = {}
         self._selected: dict[str, list[tuple[Array, float] | None]] = {}
 
     def compare(self, of: str, names: list[str], answers: list[dict[str, Value] | None]) -> list[OutputResult]:
@@ -181,7 +184,7 @@ class Judge:
             if key == name or not key.startswith(("len(", "keys(")):
                 evidence.add(wanted)
             if is_float(wanted.dtype) or wanted.dtype.kind == "c":
-                measured.append(self._measure(index, key, found, wanted, double.get(key), drifted.get(key)))
+                measured.append(self._measure(index, name, key, found, wanted, double.get(key), drifted.get(key)))
             else:
                 self._exact(result, index, name, found, wanted)
         return measured
@@ -191,20 +194,29 @@ class Judge:
         result.notes.append(f"sample {index} ({self.samples[index].sizes}): {problem}")
 
     # -- floats -------------------------------------------------------------------------------------------------
-    def _measure(self, index: int, key: str, given: Array, ort: Array, double: Array | None,
+    def _measure(self, index: int, name: str, key: str, given: Array, ort: Array, double: Array | None,
                  drifted: Array | None) -> _Measured:
-        rung, reference = self._choose(index, key, ort, double)
+        computed = self._computed(name, ort.dtype)
+        rung, reference = self._choose(index, key, ort, double, computed)
         ends = np.isfinite(wide(ort)) & np.isfinite(reference)
         own = max_error(wide(ort)[ends], reference[ends]) if rung != ORT_SAME else None
         drift = max_error(wide(drifted), reference) if drifted is not None and drifted.shape == ort.shape else None
-        if own == 0.0 and ort.dtype == np.float64 and rung == ORT_DOUBLE:
+        if own == 0.0 and computed == np.float64 and rung == ORT_DOUBLE:
             # The reference is the same computation, so that its errors have to be guessed.
             own = max(SAME_COMPUTATION_EPS * epsilon(ort.dtype) * largest(reference[ends]), drift or 0.0)
         elif own is not None and drift is not None and np.isfinite(drift):
             # Two draws of ONNX Runtime's error. One alone is too small by chance: on a detector its own optimizations
             # err by 2.3 of it. What they may add is limited, because a fault of theirs must not excuse ours.
             own = max(own, min(drift, 2 * own))
-        return _Measured(index, key, given, ort, reference, rung, largest(reference[ends]), own, drift)
+        return _Measured(index, key, given, ort, reference, rung, largest(reference[ends]), own, drift,
+                         computed)
+
+    def _computed(self, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The coarsest dtype that output `name` of `dtype` was computed in: a cast to a wider one adds no digits."""
+        if name not in self._precision:
+            self._precision[name] = trace.precision(self._values[name])
+        found = self._precision[name]
+        return found if found is not None and is_float(dtype) and epsilon(found) > epsilon(dtype) else dtype
 
     def _floats(self, result: OutputResult, name: str, items: list[_Measured]) -> None:
         """Compares what was measured of one output. Its bound comes from all samples: the rounding errors of one small
@@ -217,7 +229,7 @@ class Judge:
                 continue
             own = max(m.own or 0.0 for m in group) if better else None
             drift = max(m.drift or 0.0 for m in group) if self._quantised else None
-            rtol, atol = bound(max(m.scale for m in group), own, group[0].ort.dtype, drift)
+            rtol, atol = bound(max(m.scale for m in group), own, group[0].computed, drift)
             if self.rtol is not None or self.atol is not None:
                 rtol, atol = self.rtol or 0.0, self.atol or 0.0
             for m in group:
@@ -228,7 +240,8 @@ class Judge:
             if any((m.drift or 0.0) > atol + rtol * m.scale for m in group):
                 result.notes.append("ORT's own optimizations take the original out of this bound too")
 
-    def _choose(self, index: int, key: str, ort: Array, double: Array | None) -> tuple[str, Array]:
+    def _choose(self, index: int, key: str, ort: Array, double: Array | None,
+                computed: np.dtype[Any]) -> tuple[str, Array]:
         """The best reference that is the same computation as the original's."""
         sample = self.samples[index]
         choices: list[tuple[str, Array]] = []
@@ -238,7 +251,7 @@ class Judge:
             choices.append((EXPECTED, self.expected[key]))
         for rung, array in choices:
             reference = wide(array)
-            why = implausible(reference, ort, self._quantised) if ort.dtype.kind != "c" else ""
+            why = implausible(reference, ort, self._quantised, computed) if ort.dtype.kind != "c" else ""
             if not why:
                 return rung, reference
             self._note(f"{key!r}: {rung} is not used: {why}")

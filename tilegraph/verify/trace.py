@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -23,6 +24,7 @@ _QUANTISED_ARITHMETIC = _QUANTISING | {"MatMulInteger", "ConvInteger", "DynamicQ
                                        "MatMulIntegerToFloat", "QAttention", "DynamicQuantizeLSTM"}
 _RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
                      "Bernoulli", "BitmaskDropout"})
+_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 Array = np.ndarray[Any, Any]
 
@@ -99,6 +101,45 @@ def is_quantised(output: ir.Value) -> bool:
                     seen.add(id(value))
                     queue.append(value)
     return False
+
+
+def precision(output: ir.Value) -> np.dtype[Any] | None:
+    """The coarsest float dtype that anything on the way to a float `output` was rounded to; None if nothing computes.
+
+    Nodes that only move values, and casts to a wider dtype, round nothing. Values on the way that are no floats end it:
+    what a comparison or an index makes of a rounding error is no rounding error.
+    """
+    found: np.dtype[Any] | None = None
+    queue, seen = [output], {id(output)}
+    while queue:
+        value = queue.pop()
+        node = value.producer()
+        if node is None or node.op_type == "Constant":
+            continue
+        sources = [v for v in node.inputs if v is not None and _float_of(v) is not None]
+        here = _float_of(value)
+        if node.op_type in ("Cast", "CastLike"):
+            sources = sources[:1]
+            before = _float_of(sources[0]) if sources else None
+            rounds = here is not None and before is not None and _eps(here) > _eps(before)
+        else:
+            rounds = node.op_type not in _MOVING
+        if rounds and here is not None and (found is None or _eps(here) > _eps(found)):
+            found = here
+        for source in sources:
+            if id(source) not in seen:
+                seen.add(id(source))
+                queue.append(source)
+    return found
+
+
+def _float_of(value: ir.Value) -> np.dtype[Any] | None:
+    """The numpy dtype of a float16, bfloat16, float32 or float64 value."""
+    return np.dtype(value.dtype.numpy()) if value.dtype is not None and value.dtype in _FLOATS else None
+
+
+def _eps(dtype: np.dtype[Any]) -> float:
+    return float(ml_dtypes.finfo(dtype).eps)
 
 
 def has_quantised_arithmetic(model: ir.Model) -> bool:

@@ -198,3 +198,22 @@ def test_sequences_and_bfloat16_pass_through(make: Pairs) -> None:
     wrong = make("g (bfloat16[n, 4] x) => (bfloat16[n, 4] y) { a = Cast<to = 1>(x)\n b = Exp(a)\n c = Mul(b, f)\n"
                  "y = Cast<to = 16>(c) }", f=np.array(1.05, F))
     assert not verify(narrow, wrong).same
+
+
+_HEAD = "g (float[n, 64] x) => (double[n, 64] y) { "
+
+
+@pytest.mark.parametrize(("original", "candidate", "same"), [
+    # One step of float32 is a difference of float32 work, whatever dtype it is cast to.
+    (_HEAD + "e = Exp(x) y = Cast<to = 11>(e) }", _HEAD + "e = Exp(x) t = Mul(e, step) y = Cast<to = 11>(t) }", True),
+    (_HEAD + "e = Exp(x) d = Cast<to = 11>(e) y = Neg(d) }",
+     _HEAD + "e = Exp(x) t = Mul(e, step) d = Cast<to = 11>(t) y = Neg(d) }", True),
+    (_HEAD + "e = Exp(x) y = Cast<to = 11>(e) }", _HEAD + "e = Exp(x) t = Mul(e, much) y = Cast<to = 11>(t) }", False),
+    # The cast alone rounds nothing: the work is float64's.
+    (_HEAD + "d = Cast<to = 11>(x) y = Exp(d) }", _HEAD + "e = Exp(x) y = Cast<to = 11>(e) }", False),
+])
+def test_the_bound_follows_the_dtype_that_the_work_was_done_in(make: Pairs, original: str, candidate: str,
+                                                                same: bool) -> None:
+    weights = {"step": F(1 + 2**-22), "much": F(1 + 1e-5)}
+    used = {k: np.asarray(v) for k, v in weights.items() if k in candidate}
+    assert verify(make(original), make(candidate, **used)).same is same
