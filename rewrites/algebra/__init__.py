@@ -1,8 +1,8 @@
 """Graph algebra: equalities of real arithmetic that leave ONNX Runtime, or our kernels, with less to do.
 
 `ALGEBRA` is the ordered tuple of passes, for a model that is normalised. Transposes go first, because they keep nodes
-apart. Hard sigmoids are found before their divisions are folded away. Scales and shifts go into the weights before them
-first, because that is always exact, then into the weights after them. Only then do convolutions change their rank; what
+apart. Tables are looked up before they are computed, hard sigmoids found before their divisions are folded away. Scales
+and shifts go into the weights before them first, because that is always exact, then into the weights after them. Only then do convolutions change their rank; what
 is left between them becomes BatchNormalization, and what is left elsewhere is shortened. Dead code goes last.
 docs/rewrites.md describes each.
 """
@@ -14,6 +14,7 @@ from tilegraph.rewrites.algebra.clean_up import CleanUp
 from tilegraph.rewrites.algebra.conv_rank import ConvRank
 from tilegraph.rewrites.algebra.fold_after import FoldAfter
 from tilegraph.rewrites.algebra.fold_before import FoldBefore
+from tilegraph.rewrites.algebra.gather_early import GatherEarly
 from tilegraph.rewrites.algebra.global_pool import GlobalPool
 from tilegraph.rewrites.algebra.hard_sigmoid import HardSigmoid
 from tilegraph.rewrites.algebra.one_hot import OneHotGather
@@ -22,6 +23,7 @@ from tilegraph.rewrites.algebra.transposes import Transposes
 ALGEBRA: tuple[Pass, ...] = (
     Transposes(),
     OneHotGather(),
+    GatherEarly(),
     HardSigmoid(),
     FoldAfter(),
     FoldBefore(),
@@ -32,5 +34,5 @@ ALGEBRA: tuple[Pass, ...] = (
     CleanUp(),
 )
 
-__all__ = ["ALGEBRA", "AffineChain", "ChannelNorm", "CleanUp", "ConvRank", "FoldAfter", "FoldBefore", "GlobalPool",
-           "HardSigmoid", "OneHotGather", "Transposes"]
+__all__ = ["ALGEBRA", "AffineChain", "ChannelNorm", "CleanUp", "ConvRank", "FoldAfter", "FoldBefore", "GatherEarly",
+           "GlobalPool", "HardSigmoid", "OneHotGather", "Transposes"]
