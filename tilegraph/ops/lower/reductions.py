@@ -65,7 +65,7 @@ def extremum(c: NodeContext, kind: str, source: Prim, axes: list[int], keepdims:
     return point("Where", [point("IsNaN", [front], "bool"), front, best], source.dtype)
 
 
-def _axes(c: NodeContext, source: Prim) -> list[int]:
+def axes_of(c: NodeContext, source: Prim) -> list[int]:
     axes = c.ints(1, "axes")
     if axes is None or (not axes and "axes" not in c.node.attributes):
         if int(c.attr("noop_with_empty_axes", 0)):
@@ -77,7 +77,7 @@ def _axes(c: NodeContext, source: Prim) -> list[int]:
 def _reduce(kind: str, before: str | None = None, after: str | None = None) -> Callable[[NodeContext], list[Prim]]:
     def lower(c: NodeContext) -> list[Prim]:
         source = c.arg(0)
-        axes = _axes(c, source)
+        axes = axes_of(c, source)
         keep = bool(int(c.attr("keepdims", 1)))
         if source.dtype == "bool":
             raise c.decline("a reduction of bool")
@@ -101,7 +101,7 @@ def _reduce(kind: str, before: str | None = None, after: str | None = None) -> C
 def _logsumexp(c: NodeContext) -> list[Prim]:
     """log(sum(exp(x))) through the row maximum, guarded where the maximum is infinite."""
     x = c.arg(0)
-    axes, keep = _axes(c, x), bool(int(c.attr("keepdims", 1)))
+    axes, keep = axes_of(c, x), bool(int(c.attr("keepdims", 1)))
     if not axes or not x.dtype.startswith("float"):
         raise c.decline("ReduceLogSumExp without axes or of integers")
     peak = reduce_over(c, "peak", x, axes, True)  # may pass over NaN: the sum does not

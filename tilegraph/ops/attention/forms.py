@@ -1,0 +1,280 @@
+"""The softmax over the keys, however it is written.
+
+Weights are followed down to the powers that they are made of, `exp(y) * c` with c the same for all keys of a row. Such
+a c does not matter: weights that are divided by their own sum are the softmax of y, whatever was subtracted from the
+scores, however often they were divided before, and a factor m that is at least 0 only adds log(m) to y. So a Softmax
+that is masked and divided by its sum again is one softmax with a mask, and so are an exponential of LogSoftmax, of a
+difference to ReduceLogSumExp, and exponentials without a maximum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilegraph.ops.index import Var
+from tilegraph.ops.lower.base import point
+from tilegraph.ops.prims import Decline, Input
+from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, Place, insts
+
+NOT_A_SOFTMAX = "the weights of the second matrix product are not a softmax over its keys"
+_LOWEST = float("-inf")
+_TINY = 2.0 ** -25  # half of what a float32 of 1 can tell
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """softmax(x) over the keys. `guarded`: weights that are NaN become 0. `hides`: the term of x that gives up rows."""
+
+    x: Inst
+    guarded: bool = False
+    hides: Inst | None = None
+
+
+def operator(inst: Inst) -> str:
+    """The ONNX operator of a pointwise value, domain included; "" for others."""
+    return inst.point.key.partition("<")[0] if isinstance(inst, Apply) else ""
+
+
+def softmax(weights: Inst, key: Var) -> Softmax:
+    """What `weights` are at the loop `key`; `Decline` where they are no softmax."""
+    found = _Reader(key).weights(weights)
+    if not any(isinstance(inst, Fold) for inst in insts(weights)):
+        raise Decline(NOT_A_SOFTMAX)
+    if any(isinstance(inst, Fold) for inst in insts(found.x)):
+        raise Decline("the scores are changed by a reduction before the softmax")
+    if found.hides is not None and not _is_term(found.hides, found.x):
+        raise Decline("rows are given up by something other than a term of their scores")
+    return found
+
+
+class _Reader:
+    def __init__(self, key: Var) -> None:
+        self.key = key
+
+    # -- weights that add up to 1 ---------------------------------------------------------------------------------
+    def weights(self, weights: Inst) -> Softmax:
+        weights = _unrounded(weights)
+        if operator(weights) == "Where":
+            return self._guard(*weights.args)
+        quotient = _quotient(weights)
+        if quotient is not None:
+            powers, total = _unrounded(quotient[0]), quotient[1]
+            whole = self._is_sum(total, powers)
+            if whole is not None:
+                return Softmax(self.exponent(powers), whole)
+        if operator(weights) == "Exp":  # of a difference to the logarithm of the sum
+            x = self._less_log_sum(weights.args[0])
+            if x is not None:
+                return Softmax(x)
+        raise Decline(NOT_A_SOFTMAX)
+
+    def _guard(self, condition: Inst, one: Inst, other: Inst) -> Softmax:
+        """Rows without a key have weights of 0: where weights are NaN, or their sum is 0, or no key was left."""
+        test = operator(condition)
+        if test == "Not":
+            return self._guard(condition.args[0], other, one)
+        if test == "IsNaN" and condition.args[0] is other and _is(one, 0):
+            found = self.weights(other)
+            return Softmax(found.x, True, found.hides)
+        if test == "Equal" and _is(one, 0):
+            for peak, low in (condition.args, condition.args[::-1]):
+                if isinstance(peak, Fold) and peak.kind in ("max", "peak") and _is(low, _LOWEST):
+                    return Softmax(self.weights(other).x, hides=peak.operand)
+        kept = self._where_positive(condition, one, other)
+        if kept is not None and _is(kept[2], 0):
+            total, weights = kept[0], kept[1]
+            quotient = _quotient(_unrounded(weights))
+            if quotient is not None and self._is_sum(total, _unrounded(quotient[0])) is not None:
+                return Softmax(self.weights(weights).x, True)
+        raise Decline(NOT_A_SOFTMAX)
+
+    def _where_positive(self, condition: Inst, one: Inst, other: Inst) -> tuple[Inst, Inst, Inst] | None:
+        """(t, chosen for t > 0, chosen for t = 0) of a t that is never below 0."""
+        test = operator(condition)
+        if test == "Not":
+            return self._where_positive(condition.args[0], other, one)
+        left, right = condition.args[:2] if len(condition.args) >= 2 else (condition, condition)
+        if (test == "Greater" and _is(right, 0)) or (test == "Less" and _is(left, 0)):
+            return (left if test == "Greater" else right), one, other
+        if test == "Equal" and (_is(right, 0) or _is(left, 0)):
+            return (left if _is(right, 0) else right), other, one
+        return None
+
+    def _is_sum(self, total: Inst, powers: Inst) -> bool | None:
+        """None if `total` is not the sum of `powers` over the keys; else whether something else stands for a sum of 0.
+
+        A tiny number that is added to a sum that cannot be below 1 changes nothing.
+        """
+        total = _unrounded(total)
+        if operator(total) == "Where":
+            kept = self._where_positive(*total.args)
+            whole = None if kept is None or kept[0] is not kept[1] else self._is_sum(kept[0], powers)
+            return None if whole is None else True
+        if operator(total) == "Add" and _has_peak(powers):
+            for rest, tiny in (total.args, total.args[::-1]):
+                if isinstance(tiny, Literal) and 0 <= tiny.value <= _TINY:
+                    return self._is_sum(rest, powers)
+        if isinstance(total, Fold) and total.kind == "sum" and _unrounded(total.operand) is powers:
+            return False
+        return None
+
+    def _less_log_sum(self, value: Inst) -> Inst | None:
+        """y where `value` is y - log(sum(exp(y))) but for what is the same along a row."""
+        terms = _terms(value)
+        logs = [t for t, sign in terms if sign < 0 and operator(t) == "Log"]
+        if len(logs) != 1:
+            return None
+        total = logs[0].args[0]
+        if not isinstance(total, Fold) or total.kind != "sum" or operator(total.operand) != "Exp":
+            return None
+        inside = _terms(total.operand.args[0])
+        # log(sum(exp(y - c))) is less by c: what is left of the one must be left of the other.
+        rest = [(id(t), sign) for t, sign in terms if t is not logs[0]]
+        return self.exponent(total.operand) if sorted(rest) == sorted((id(t), sign) for t, sign in inside) else None
+
+    # -- powers ---------------------------------------------------------------------------------------------------
+    def exponent(self, powers: Inst) -> Inst:
+        """y where `powers` are exp(y) times what is the same along a row."""
+        powers = _unrounded(powers)
+        if operator(powers) == "Exp":
+            return self._moving(powers.args[0])
+        if operator(powers) == "Where":
+            condition, one, other = powers.args
+            if not any(isinstance(inst, Fold) for inst in insts(condition)):
+                if _is(other, 0):
+                    return self._chosen(condition, one, True)
+                if _is(one, 0):
+                    return self._chosen(condition, other, False)
+        quotient = _quotient(powers)
+        if quotient is not None and self._is_same(quotient[1]):
+            return self.exponent(quotient[0])
+        if operator(powers) == "Mul":
+            for kept, factor in (powers.args, powers.args[::-1]):
+                if not any(isinstance(inst, Fold) for inst in insts(factor)):
+                    logarithm = self._log(factor)
+                    return _add(self.exponent(kept), logarithm)
+        try:
+            return self.weights(powers).x  # LogSoftmax, or a guard whose rows stay 0
+        except Decline as reason:
+            raise Decline(NOT_A_SOFTMAX) from reason
+
+    def _chosen(self, condition: Inst, powers: Inst, when: bool) -> Inst:
+        """y of powers that are 0 unless `condition` is `when`.
+
+        NaN of a hidden key is passed over with its power; where the powers were divided by their sum before, it is in
+        all of them.
+        """
+        y = self.exponent(powers)
+        if operator(_unrounded(powers)) == "Exp":
+            lowest = Literal("float32", _LOWEST)
+            return _apply("Where", "float32", condition, *((y, lowest) if when else (lowest, y)))
+        return _add(y, _choose(condition, *((0.0, _LOWEST) if when else (_LOWEST, 0.0))))
+
+    def _moving(self, value: Inst) -> Inst:
+        """`value` without what is the same along a row."""
+        while operator(_unrounded(value)) == "Sub" and self._is_same(_unrounded(value).args[1]):
+            value = _unrounded(value).args[0]
+        return value
+
+    def _is_same(self, value: Inst) -> bool:
+        """Whether a value is the same for all keys, and made by a reduction (others may be positions or masks)."""
+        folded = False
+        stack = [value]
+        while stack:
+            inst = stack.pop()
+            if isinstance(inst, Fold):
+                folded = True
+                continue
+            if not isinstance(inst, (Apply, Literal)):
+                index = inst.address if isinstance(inst, Load) else inst.index if isinstance(inst, Place) else None
+                if index is None or self.key in index.vars():
+                    return False
+            stack.extend(inst.args)
+        return folded
+
+    def _log(self, factor: Inst) -> Inst:
+        """log(factor), or `Decline` where the factor may be below 0."""
+        if operator(factor) == "Cast" and factor.args[0].dtype == "bool":
+            return _choose(factor.args[0], 0.0, _LOWEST)
+        if operator(factor) == "Where" and all(isinstance(v, Literal) and v.value >= 0 for v in factor.args[1:]):
+            with np.errstate(divide="ignore"):
+                one, other = (float(np.log(np.float32(v.value))) for v in factor.args[1:] if isinstance(v, Literal))
+            return _choose(factor.args[0], one, other)
+        if _is_never_negative(factor):
+            return _apply("Log", "float32", factor)
+        raise Decline("weights are multiplied by something that may be negative after the softmax")
+
+
+def _is_never_negative(value: Inst) -> bool:
+    match operator(value):
+        case "Exp" | "Sigmoid" | "Abs" | "Relu" | "Sqrt":
+            return True
+        case "Cast":
+            return value.args[0].dtype == "bool"
+        case "Mul" | "Add" | "Min" | "Div":
+            return all(_is_never_negative(v) for v in value.args)
+        case "Max":
+            return any(_is_never_negative(v) for v in value.args)
+        case "Sub":
+            one, other = value.args
+            return _is(one, 1) and operator(other) in ("Cast", "Sigmoid") and _is_never_negative(other)
+    return isinstance(value, Literal) and bool(value.value >= 0)
+
+
+def _has_peak(powers: Inst) -> bool:
+    """Whether one of the powers is 1: the greatest exponent is subtracted from all."""
+    shifted = powers.args[0] if operator(powers) == "Exp" else powers
+    if operator(shifted) != "Sub":
+        return False
+    x, peak = shifted.args
+    return isinstance(peak, Fold) and peak.kind in ("max", "peak") and peak.operand is x
+
+
+def _terms(value: Inst) -> list[tuple[Inst, int]]:
+    """What `value` is the sum of, with signs."""
+    if operator(value) == "Sub":
+        return [*_terms(value.args[0]), *((t, -sign) for t, sign in _terms(value.args[1]))]
+    if operator(value) == "Add" and any(operator(v) == "Log" for v in value.args):
+        return [*_terms(value.args[0]), *_terms(value.args[1])]
+    return [(value, 1)]
+
+
+def _quotient(inst: Inst) -> tuple[Inst, Inst] | None:
+    """(a, b) of a / b or of a * reciprocal(b)."""
+    if operator(inst) in ("Div", "quotient"):
+        return inst.args[0], inst.args[1]
+    if operator(inst) == "Mul":
+        for a, b in (inst.args, inst.args[::-1]):
+            if operator(b) == "Reciprocal":
+                return a, b.args[0]
+    return None
+
+
+def _unrounded(inst: Inst) -> Inst:
+    """Without the rounding to a 16-bit float: the kernel keeps what it has."""
+    return inst.args[0] if operator(inst).startswith("round[") else inst
+
+
+def _is(inst: Inst, value: float) -> bool:
+    return isinstance(inst, Literal) and inst.value == value
+
+
+def _is_term(part: Inst, x: Inst) -> bool:
+    """Whether x is minus infinity or NaN wherever `part` is minus infinity: x is a sum that it is added to."""
+    return part is x or (operator(x) == "Add" and any(_is_term(part, one) for one in x.args))
+
+
+def _apply(op_type: str, dtype: str, *operands: Inst) -> Inst:
+    made = point(op_type, [Input((), one.dtype, stored="") for one in operands], dtype)
+    return Apply(dtype, made, tuple(operands))
+
+
+def _choose(condition: Inst, one: float, other: float) -> Inst:
+    return _apply("Where", "float32", condition, Literal("float32", one), Literal("float32", other))
+
+
+def _add(x: Inst, term: Inst) -> Inst:
+    """x + term. NaN of a hidden key stays, as it does where weights are multiplied by 0."""
+    return _apply("Add", "float32", x, term)
