@@ -33,6 +33,10 @@ def typed(dtype: str, lanes: int) -> str:
 
 
 _BITS = {"float32": "int32", "float64": "int64"}
+# TVM tells LLVM that sums and products of 32 and 64 bits never overflow, so a limit put on one that wrapped round
+# would be optimized away. In twice the bits none does, and LLVM makes that the one instruction it is. A difference of
+# unsigned values may be negative.
+_WIDER = {"int32": "int64", "uint32": "uint64", "int64": "int128", "uint64": "uint128"}
 
 
 class TirMath:
@@ -98,14 +102,24 @@ class TirMath:
         return V(t.int_imm(dtype, number), dtype)
 
     # -- arithmetic -------------------------------------------------------------------------------------------
+    def _wrapping(self, node: Any, a: V, b: V) -> V:
+        wider = _WIDER.get(a.dtype)
+        if wider is None:
+            return self._pair(node, a, b, a.dtype)
+        if node is t.Sub:
+            wider = wider.removeprefix("u")
+        lanes = max(a.lanes, b.lanes)
+        exact = node(*(t.Cast(typed(wider, lanes), self.widen(v, lanes)) for v in (a, b)))
+        return self.share(V(t.Cast(typed(a.dtype, lanes), exact), a.dtype, lanes))
+
     def add(self, a: V, b: V) -> V:
-        return self._pair(t.Add, a, b, a.dtype)
+        return self._wrapping(t.Add, a, b)
 
     def sub(self, a: V, b: V) -> V:
-        return self._pair(t.Sub, a, b, a.dtype)
+        return self._wrapping(t.Sub, a, b)
 
     def mul(self, a: V, b: V) -> V:
-        return self._pair(t.Mul, a, b, a.dtype)
+        return self._wrapping(t.Mul, a, b)
 
     def div(self, a: V, b: V) -> V:
         return self._pair(t.Div, a, b, a.dtype)
