@@ -1,4 +1,5 @@
-"""How kernels of convolutions want their constants laid out; the compiler lays them out, see `compiler.filters`."""
+"""How kernels want constants laid out, those of convolutions and those of which matrices are computed; the compiler lays
+them out, see `compiler.filters` and `compiler.tables`."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ class Filters:
     taps: [K/panel][row][column][filter of the panel], for C = 1
     winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
     bias: [K/panel][filter of the panel]
+
+    Or of a constant with `block` columns, [rows, block] ("columns") or [block, rows] ("rows"), for products:
+    [block/panel][row][column of the panel]
     """
 
     kind: str
