@@ -87,6 +87,9 @@ class Emitter(Extents):
 
     # -- memory -----------------------------------------------------------------------------------------------
     def input(self, slot: int, stored: str) -> t.Buffer:
+        """What a `Load` of that slot reads: below 0, an output of the kernel itself."""
+        if slot < 0:
+            return self.output(-1 - slot, stored)
         return self._parameter(self.inputs, slot, f"in{slot}", stored)
 
     def output(self, output: int, stored: str) -> t.Buffer:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
+from tilegraph.codegen.attention.caches import append
 from tilegraph.codegen.attention.few import Rows, dot_scores
 from tilegraph.codegen.attention.operands import Operands, fit
 from tilegraph.codegen.attention.products import Tile, scores, times_values
@@ -72,6 +74,8 @@ class _Kernel:
         self.result = e.output(0, space.stored)
         self.operands = Operands(e, space, tile, self.memory, self.at.queries, self.at.keys, self.skips)
         blocks = space.i.extent.ceildiv(tile.rows)
+        if space.caches:  # they are made even if there is no query
+            blocks = Dim.max(blocks, 1)
         few = space.has_few
         if few is None:
             with e.block() as small:
@@ -99,6 +103,10 @@ class _Kernel:
         last = t.Div(t.Sub(e.end, e.i64(1)), count)
         with e.loop("o", t.Add(t.Sub(last, first), e.i64(1)), first) as o:
             e.set_loops(space.batch, o)
+            if space.caches:
+                leads = [t.EQ(e.loops[v], e.i64(0)) for v in space.sharing]
+                with e.when(reduce(t.Or, [t.EQ(o, first), reduce(t.And, leads)]) if leads else t.EQ(o, o)):
+                    append(e, space, self.tile.lanes, e.i64(0), e.dim(space.j.extent))
             self.operands.start()
             self.operands.pack()
             base = e.share(t.Mul(o, count))
@@ -130,6 +138,9 @@ class _Kernel:
     def _few_keys(self, where: Rows, rows: t.Expr, j0: t.Expr) -> None:
         e, space, tile, at = self.e, self.space, self.tile, self.at
         columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
+        if space.caches:
+            with e.when(t.EQ(where.first, e.i64(0))):
+                append(e, space, tile.lanes, j0, columns)
         dot_scores(e, space, tile, self.memory, at.queries, at.scores, rows, j0, columns)
         softmax_block(e, space, tile, self.memory, (at.scores, at.peak, at.total, at.sums), where.put, rows, j0,
                       columns, {})

@@ -30,8 +30,8 @@ class Operands:
     def pack(self) -> None:
         """Keys as [panel][d][key in the panel], the last panel filled up with zeros, and their greatest size."""
         e, space, tile = self.e, self.space, self.tile
-        lanes = _along(space.k, space.d, tile.lanes, space.depth)
-        across = _along(space.k, space.j, tile.lanes, tile.panel) if lanes == 1 else 1
+        lanes = along(space.k, space.d, tile.lanes, space.depth)
+        across = along(space.k, space.j, tile.lanes, tile.panel) if lanes == 1 else 1
         panels = e.share(e.dim(space.j.extent.ceildiv(tile.panel)))
         with e.loop("p", panels) as p:
             base = e.share(t.Mul(p, e.i64(tile.panel)))
@@ -169,7 +169,7 @@ class Operands:
         if bounded:
             self.query_peak = e.scalar("query_peak", "float32", e.f32(0.0))
             self.query_nothing = e.scalar("query_nothing", "float32", e.f32(0.0))
-        lanes = _along(space.q, space.d, tile.lanes, space.depth)
+        lanes = along(space.q, space.d, tile.lanes, space.depth)
         filled = t.Mul(t.Div(t.Add(rows, e.i64(tile.group - 1)), e.i64(tile.group)), e.i64(tile.group))
         pitch = e.i64(tile.depth_pitch)
         with e.loop("z", t.Mul(t.Sub(filled, rows), pitch), t.Mul(rows, pitch)) as z:
@@ -219,7 +219,7 @@ def fit(left: int, lanes: int) -> int:
     return lanes
 
 
-def _along(inst: Inst, var: Var, lanes: int, extent: int) -> int:
+def along(inst: Inst, var: Var, lanes: int, extent: int) -> int:
     """How many lanes `inst` is evaluated in along `var`: as many as there are, or 1 if an operand is not contiguous."""
     for one in insts(inst):
         if isinstance(one, Load) and one.address.coef(var) not in (Dim.of(0), Dim.of(1)):

@@ -6,36 +6,24 @@ Each step is tried and kept if what results is still one kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from tilegraph.cost import estimate
 from tilegraph.graph import GraphView
-from tilegraph.ops.attention import AttentionSpace, lower_attention, plan_attention
+from tilegraph.ops.attention import lower_attention, plan_attention
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
-from tilegraph.ops.prims import Decline, Lowered
+from tilegraph.ops.prims import Decline
 from tilegraph.ops.space import Apply, insts
+from tilegraph.rewrites.attention.caches import join
+from tilegraph.rewrites.attention.candidate import Candidate
 from tilegraph.rewrites.attention.find import Core
-from tilegraph.rewrites.attention.operators import Owner, owner_of
+from tilegraph.rewrites.attention.operators import owner_of
 from tilegraph.spec.dims import Dim
 
 _MASK_NODES = 48
 _MASK_COST = 24  # vector instructions for each vector of scores that computing a mask may take
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A legal attention. `clones` are those of its nodes that stay in the graph for others too; `owner` is the operator
-    that it was written as, if it was."""
-
-    nodes: tuple[ir.Node, ...]
-    clones: frozenset[ir.Node]
-    output: ir.Value
-    lowered: Lowered
-    space: AttentionSpace
-    owner: Owner | None = None
 
 
 class Extender:
@@ -63,18 +51,20 @@ class Extender:
         except Decline as why:
             reason = why
         best = self._absorb(best, reason)
-        return self._follow(best)
+        return join(self._follow(best), self.examine, self._chain, self.free)
 
-    def examine(self, nodes: Set[ir.Node], last: ir.Node) -> Candidate:
+    def examine(self, nodes: Set[ir.Node], last: ir.Node, caches: tuple[ir.Node, ...] = ()) -> Candidate:
         ordered = tuple(sorted(nodes, key=self.view.order.__getitem__))
         core = self.core.nodes
-        clones = frozenset(n for n in ordered if n not in core and n is not last and self._reader(n, nodes) is not None)
+        clones = frozenset(n for n in ordered if n not in core and n is not last and n not in caches
+                           and self._reader(n, nodes) is not None)
         if len(last.outputs) != 1:
             raise Decline(f"{last.op_type} {last.name} has several outputs")
         if not self.convex([n for n in ordered if n not in clones]):
             raise Decline("a path through other nodes leaves the attention and comes back")
-        lowered = lower_attention(ordered, last.outputs[0], self.opsets)
-        return Candidate(ordered, clones, last.outputs[0], lowered, plan_attention(lowered), owner_of(self.core.first))
+        lowered = lower_attention(ordered, [last.outputs[0], *(n.outputs[0] for n in caches)], self.opsets)
+        return Candidate(ordered, clones, last.outputs[0], lowered, plan_attention(lowered), owner_of(self.core.first),
+                         caches)
 
     def _reader(self, node: ir.Node, inside: Set[ir.Node]) -> str | None:
         """Who reads a result of `node` outside of `inside`, in words."""

@@ -19,8 +19,9 @@ from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach, all_graphs
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
+from tilegraph.rewrites.attention.candidate import Candidate
 from tilegraph.rewrites.attention.density import density
-from tilegraph.rewrites.attention.extend import Candidate, Extender
+from tilegraph.rewrites.attention.extend import Extender
 from tilegraph.rewrites.attention.extents import read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
@@ -55,7 +56,7 @@ class AttentionFusion(CompositePass):
             counting = introduce(graph)
             found = self._attentions(model, graph, context)
             for candidate, share in found:
-                call = make_composite(model, graph, candidate.nodes, [candidate.output], candidate.clones, "Attention")
+                call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones, "Attention")
                 context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                          op=call.op_type, kind=kind_of_mask(candidate.space), density=share,
                                          nodes=[n.name for n in candidate.nodes],

@@ -12,8 +12,8 @@ from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.space import Apply, Inst, Load, Place, insts
+from tilegraph.rewrites.attention.candidate import Candidate
 from tilegraph.rewrites.attention.density import Density
-from tilegraph.rewrites.attention.extend import Candidate
 from tilegraph.rewrites.attention.find import is_product
 from tilegraph.rewrites.attention.operators import owner_of
 from tilegraph.spec.dims import Dim

@@ -29,6 +29,8 @@ class Inst:
 
 @dataclass(frozen=True, eq=False)
 class Load(Inst):
+    """An element of the kernel's input `slot`; of its own output -1 - slot where that is negative."""
+
     slot: int
     stored: str
     address: Ix

@@ -26,7 +26,7 @@ def compile_attention(model: onnx.ModelProto, isa: Isa | None = None) -> tuple[C
     assert [name.partition("_")[0] for name in left] == ["Attention"], [d.reason for d in decisions]
     call = _call(graph)
     function = graph.functions[call.op_identifier()]
-    lowered = lower_attention(list(function), function.outputs[0], function.opset_imports)
+    lowered = lower_attention(list(function), list(function.outputs), function.opset_imports)
     space = plan_attention(lowered)
     isa = isa or host()
     made = generate(space, "tg_test", isa.vector_bits)
@@ -35,6 +35,12 @@ def compile_attention(model: onnx.ModelProto, isa: Isa | None = None) -> tuple[C
 
 def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1, offset: int = 0) -> Array:
     """The result; `feeds` are the model's inputs, initializers are found in the model."""
+    return run_all(compiled, graph, feeds, tasks, offset)[0]
+
+
+def run_all(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1,
+            offset: int = 0) -> list[Array]:
+    """The result and the caches that the kernel makes."""
     call = _call(graph)
     function = graph.functions[call.op_identifier()]
     known = dict(feeds)
@@ -44,4 +50,4 @@ def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int
             known[inside.name or ""] = outside.const_value.numpy()
         elif outside.name in feeds:
             known[inside.name or ""] = feeds[outside.name]
-    return compiled.run(known, tasks, offset)[0]
+    return compiled.run(known, tasks, offset)

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from tilegraph.ops.attention.space import AttentionSpace, Score
+from tilegraph.ops.attention.space import AttentionSpace, Cache, Part, Score
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.lower.tables import Rule
 from tilegraph.ops.lower.views import transpose
-from tilegraph.ops.prims import Decline, Dot, Lowered, Prim, Reduce, View
+from tilegraph.ops.prims import Concat, Decline, Dot, Lowered, Prim, Reduce, View
 from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, index_of, insts
 from tilegraph.spec.dims import Dim
@@ -66,25 +66,34 @@ def _einsum(c: NodeContext) -> list[Prim]:
 CONTRACTIONS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Einsum"): _einsum}
 
 
-def lower_attention(nodes: Sequence[ir.Node], output: ir.Value, opsets: Mapping[str, int]) -> Lowered:
-    """Lowers `nodes` (in topological order) as a region with products; `Decline` with the reason."""
-    return lower_region(nodes, [output], opsets, CONTRACTIONS)
+def lower_attention(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
+    """Lowers `nodes` (in topological order) as a region with products; `Decline` with the reason.
+
+    `outputs`: the result, then concatenations of keys or values that the kernel makes (see `Cache`).
+    """
+    return lower_region(nodes, outputs, opsets, CONTRACTIONS)
 
 
 def plan_attention(lowered: Lowered) -> AttentionSpace:
     """The space of the attention that `lowered` is, or `Decline` with what it is not."""
-    if len(lowered.stored) != 1 or lowered.stored[0] not in STORED:
+    if any(stored not in STORED for stored in lowered.stored):
         raise Decline(f"attention of {', '.join(lowered.stored)}: kernels compute in float32")
-    return replace(_Attention(lowered.outputs[0]).plan(), stored=lowered.stored[0])
+    return replace(_Attention(lowered).plan(), stored=lowered.stored[0])
 
 
 class _Attention(Puller[AttentionSpace]):
-    """Its loops are those of the output (views after the product included)."""
+    """Its loops are those of the result (views after the product included)."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        super().__init__(lowered.outputs[0])
+        self.made = {id(prim): k for k, prim in enumerate(lowered.outputs) if k}
+        self.stored = lowered.stored
 
     def build(self) -> AttentionSpace:
         self.column: Var | None = None
         self.query: Var | None = None
         self.dots: list[tuple[Dot, tuple[Ix, ...]]] = []
+        self.caches: dict[int, Cache] = {}  # by output
         prim, at = self.root, tuple(self.index)
         while isinstance(prim, View):
             at = prim.pull(at)
@@ -97,6 +106,7 @@ class _Attention(Puller[AttentionSpace]):
         j = Var("j", prim.left.shape[-1])
         self.column, self.query = j, i
         left = self.pull(prim.left, (*project(at[:-2], prim.left.shape[:-2]), at[-2], _at(j)))
+        self.inner = e
         v = self._inner(prim.right, (*project(at[:-2], prim.right.shape[:-2]), _at(j), at[-1]), "the values")
         x, guarded, hides = _softmax(left)
         if len(self.dots) != 1:
@@ -106,6 +116,7 @@ class _Attention(Puller[AttentionSpace]):
         depth_d = _static(first.left.shape[-1], "the depth of queries and keys")
         d = Var("d", Dim.of(depth_d))
         outer = place[:-2]
+        self.inner = d
         rows = self._inner(first.left, (*project(outer, first.left.shape[:-2]), place[-2], _at(d)), "the queries")
         columns = self._inner(first.right, (*project(outer, first.right.shape[:-2]), _at(d), place[-1]), "the keys")
         if _at(i) == place[-2] and _at(j) == place[-1]:
@@ -115,7 +126,10 @@ class _Attention(Puller[AttentionSpace]):
         else:
             raise Decline("the scores are not read in the order in which they are computed")
         space = AttentionSpace(batch, i, j, d, e, q, k, v, x, depth_d, width, guarded,
-                               flat_address(self.index, self.root.shape), hides)
+                               flat_address(self.index, self.root.shape), hides,
+                               caches=tuple(self.caches[k] for k in sorted(self.caches)))
+        if len(self.caches) != len(self.made):
+            raise Decline("a further result is no concatenation of keys or values")
         _check(space)
         return space
 
@@ -134,7 +148,31 @@ class _Attention(Puller[AttentionSpace]):
             case Dot():
                 self.dots.append((prim, at))
                 return Score(prim.dtype)
+            case Concat() if id(prim) in self.made:
+                return self._cached(prim, at)
         raise Decline("a concatenation inside the attention")
+
+    def _cached(self, prim: Concat, at: tuple[Ix, ...]) -> Inst:
+        """An element of keys or values that the kernel concatenates: read from the output where it puts them."""
+        output, axis = self.made[id(prim)], prim.axis
+        assert self.column is not None
+        if at[axis] != _at(self.column) or not all(map(_walks, at, prim.shape)):
+            raise Decline("a concatenation inside the attention is not one of whole keys or values")
+        used = [v for ix in at for v in ix.vars()]
+        if len(set(used)) != len(used) or self.query in used:
+            raise Decline("a concatenation inside the attention is read along axes that are not its own")
+        if output in self.caches:
+            raise Decline("a concatenation inside the attention is read in two ways")
+        parts: list[Part] = []
+        start = Dim.of(0)
+        for k, part in enumerate(prim.parts):
+            along = Var(f"j{output}{k}", part.shape[axis])
+            place = (*at[:axis], _at(along), *at[axis + 1:])
+            parts.append(Part(along, start, self._inner(part, place, "parts of a concatenation")))
+            start = start + along.extent
+        load = Load(prim.dtype, -1 - output, self.stored[output], flat_address(at, prim.shape))
+        self.caches[output] = Cache(load, self.inner, tuple(parts))
+        return load
 
     def _fold(self, prim: Reduce, at: tuple[Ix, ...]) -> Inst:
         reduced = prim.operand.shape[len(prim.operand.shape) - prim.axes:]
@@ -147,6 +185,19 @@ class _Attention(Puller[AttentionSpace]):
 
 def _at(var: Var) -> Ix:
     return Ix() if var.extent == 1 else Ix.of(var)
+
+
+def _walks(ix: Ix, extent: Dim) -> bool:
+    """Whether the loops of `ix` reach each index of a dim once: a mixed radix number."""
+    left = dict(ix.terms)
+    stride = Dim.of(1)
+    while left:
+        atom = next((a for a, coef in left.items() if isinstance(a, Var) and coef == stride), None)
+        if not isinstance(atom, Var):
+            return False
+        stride = stride * atom.extent
+        del left[atom]
+    return ix.const == 0 and stride == extent
 
 
 def _loop(ix: Ix, extent: Dim, name: str) -> Var:
@@ -251,6 +302,9 @@ def _check(space: AttentionSpace) -> None:
         for one in insts(inst):
             if isinstance(one, Load) and space.d in one.address.hidden():
                 raise Decline("a view divides the inner index of queries or keys")
+    for cache in space.caches:
+        if not set(cache.owners(space.batch)) <= set(space.sharing):
+            raise Decline("keys and values that are concatenated inside belong to different heads")
     if any(i.dtype not in ("float32",) for i in (space.q, space.k, space.v, space.x)):
         raise Decline("attention kernels are float32")
     if not any(isinstance(inst, Score) for inst in insts(space.x)):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Apply, Inst, Literal, Load, insts
+from tilegraph.spec.dims import Dim
 
 FEW = 8  # queries; with fewer, keys are read where they are instead of being packed
 
@@ -16,6 +17,29 @@ class Score(Inst):
 
 
 @dataclass(frozen=True)
+class Part:
+    """Keys (or values) from key `start` on, as many as `var` counts: `inst` at (batch, var, d) or (batch, var, e)."""
+
+    var: Var
+    start: Dim
+    inst: Inst
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """Keys or values that are concatenated inside: the kernel writes `parts`, one after the other, to an output of its
+    own and reads them there. `load`: element (batch, j, `inner`) of that output."""
+
+    load: Load
+    inner: Var
+    parts: tuple[Part, ...]
+
+    def owners(self, batch: tuple[Var, ...]) -> tuple[Var, ...]:
+        """The batch loops along which it is the same."""
+        return tuple(v for v in batch if v not in self.load.address.vars())
+
+
+@dataclass(frozen=True)
 class AttentionSpace:
     """out[batch, i, e] = sum_j softmax_j(x)[i, j] * v[batch, j, e], x made of sum_d q[batch, i, d] * k[batch, j, d].
 
@@ -23,6 +47,7 @@ class AttentionSpace:
     `Score` leaf. `depth` and `width` are the extents of d and e. `guarded`: weights that are NaN count as 0.
     `hides`: a term of x; where it is minus infinity for all keys of a row, the row's weights are 0.
     `address`: where element (batch, i, e) of the output lies. `stored`: the output's ONNX dtype; all is float32 inside.
+    `caches`: concatenations that the kernel makes on the way, its outputs from 1 on.
     """
 
     batch: tuple[Var, ...]
@@ -40,6 +65,7 @@ class AttentionSpace:
     address: Ix
     hides: Inst | None = None
     stored: str = "float"
+    caches: tuple[Cache, ...] = ()
 
     @property
     def sharing(self) -> tuple[Var, ...]:
