@@ -292,8 +292,10 @@ class Builder:
         op = self.pick(ops)
         count = self.pick((1, 1, 1, 2)) if len(x.shape) > 1 else 1
         axes = list(range(len(x.shape) - count, len(x.shape)))
+        if not self.integer(0, 2):  # any others
+            axes = sorted({self.integer(0, len(x.shape) - 1) for _ in range(count)})
         keep = bool(self.integer(0, 3))
-        shape = (*x.shape[:-count], *((Dim.of(1),) * count if keep else ()))
+        shape = tuple(Dim.of(1) if k in axes else d for k, d in enumerate(x.shape) if keep or k not in axes)
         named = self.constant(np.asarray([a - len(x.shape) if self.integer(0, 1) else a for a in axes], np.int64))
         exact = (x.exact and op in ("ReduceMax", "ReduceMin")) or not x.dtype.is_floating_point()
         made = self.emit(op, [x, named], [shape], x.dtype, exact, {"keepdims": int(keep)})
@@ -312,7 +314,8 @@ class Builder:
             scale, bias = self.new_input(x.dtype, x.shape[-1:]), self.new_input(x.dtype, x.shape[-1:])
             self.emit(op, [x, scale, bias], [x.shape], x.dtype, False, {"axis": -1, "epsilon": 2.0**-7})
         else:
-            self.emit(op, [x], [x.shape], x.dtype, False, {"axis": -1})
+            axis = self.pick((-1, -1, self.integer(0, len(x.shape) - 1)))
+            self.emit(op, [x], [x.shape], x.dtype, False, {"axis": axis})
 
     def do_view(self) -> None:
         x = self.any_value()

@@ -190,6 +190,17 @@ def _reduce(fn: Callable[..., Array], rounds: bool) -> Rule:
     return rule
 
 
+def _passing_nan(fn: np.ufunc) -> Callable[..., Array]:
+    """An extremum that passes over NaN, but of which a NaN in front stays."""
+
+    def reduce(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+        front = x[tuple(slice(0, 1) if k in {a % x.ndim for a in axis} else slice(None) for k in range(x.ndim))]
+        best = np.asarray(fn.reduce(x, axis=axis, keepdims=keepdims))
+        return np.where(np.isnan(front.reshape(best.shape)), np.nan, best) if x.dtype.kind == "f" else best
+
+    return reduce
+
+
 def _softmax(log: bool) -> Rule:
     def rule(e: Evaluator, n: ir.Node, a: list[Array], at: dict[str, Any]) -> Array:
         axis = at.get("axis", -1)
@@ -241,8 +252,9 @@ _OPS |= {
     "Transpose": lambda e, n, a, at: np.transpose(a[0], at["perm"]),
     "Concat": lambda e, n, a, at: np.concatenate(a, axis=at["axis"]),
     "Gather": lambda e, n, a, at: np.take(a[0], a[1], axis=at.get("axis", 0)),
-    "ReduceSum": _reduce(np.sum, True), "ReduceMean": _reduce(np.mean, True), "ReduceMax": _reduce(np.max, False),
-    "ReduceMin": _reduce(np.min, False), "ReduceProd": _reduce(np.prod, True), "ReduceL2": _l2,
+    "ReduceSum": _reduce(np.sum, True), "ReduceMean": _reduce(np.mean, True),
+    "ReduceMax": _reduce(_passing_nan(np.fmax), False),
+    "ReduceMin": _reduce(_passing_nan(np.fmin), False), "ReduceProd": _reduce(np.prod, True), "ReduceL2": _l2,
     "ReduceLogSumExp": _logsumexp, "Softmax": _softmax(False), "LogSoftmax": _softmax(True),
     "LayerNormalization": _layer_norm,
 }
