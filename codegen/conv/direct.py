@@ -16,6 +16,7 @@ from tilegraph.codegen.conv.sliding import Sliding, Taps
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.conv import ConvSpace
+from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
 CHUNK = 576  # products that are summed by themselves
@@ -30,8 +31,9 @@ class _Direct(Sliding):
     def __init__(self, space: ConvSpace, vector_bits: int) -> None:
         super().__init__(space, vector_bits)
         assert space.weights_slot is not None
-        self.source = self.e.input(space.source_slot, "float")
-        self.weights = self.e.input(space.weights_slot, "float")
+        e = self.e
+        self.source = e.input(space.source_slot, "float")
+        self.weights = e.input(space.weights_slot, "float")
         group = space.blocks // space.groups if space.groups > 1 else space.blocks
         length = self.line.out.as_int()
         self.vectors = vectors_for(length, group, vector_bits)
@@ -58,6 +60,13 @@ class _Direct(Sliding):
         # The next chunk of a panel, or the next panel, follows in memory.
         size = self.chunk * self.taps * self.height * self.panel_size
         self.ahead = size if 4 * size * self.chunks * (space.blocks // self.vectors) > STREAMED else 0
+        self.sums_at = 0
+        if space.factor is not None:
+            # A panel of weights times the factors, made anew for each unit; sums of chunks lie behind it.
+            self.ahead = 0
+            self.sums_at = -(-space.depth // self.step) * self.taps * self.per_tap
+            self.scratch = Dim.of(4 * self.sums_at)
+            self.memory = [e.flat("scratch", "float32")]
 
     def generate(self, name: str) -> Generated:
         assert self.space.weights_slot is not None
@@ -72,6 +81,31 @@ class _Direct(Sliding):
         if space.groups > 1:
             panels = space.blocks // space.groups // self.vectors
             self.group = e.share(t.Mul(t.Div(self.panel, e.i64(panels)), e.i64(space.depth // self.lanes)))
+        self.used = self.weights
+        if space.factor is not None:
+            self._scale(self.first_weight)
+            self.used, self.first_weight = self.memory[0], e.i64(0)
+
+    def _scale(self, first: t.Expr) -> None:
+        """The weights of the panel, from `first` on, times the factors of their channels."""
+        e, space = self.e, self.space
+        assert space.factor is not None
+        outer, inner = space.channels
+        size = self.taps * self.height
+        with e.loop("b", -(-space.depth // self.step)) as b:
+            count = e.i64(self.step)
+            if space.depth % self.step:
+                count = e.share(t.Min(count, t.Sub(e.i64(space.depth), t.Mul(b, e.i64(self.step)))))
+            with e.loop("l", count) as c:
+                e.loops[outer], e.loops[inner] = b, c
+                factor = e.value(space.factor, inner, 1, {})
+                with e.loop("k", size) as k:
+                    line = t.Add(t.Mul(t.Add(t.Mul(b, e.i64(size)), k), e.i64(self.step)), c)
+                    at = e.share(t.Mul(line, e.i64(self.panel_size)))
+                    for j in range(self.vectors):
+                        place = t.Add(at, e.i64(j * self.lanes))
+                        value = e.read(self.weights, "float32", t.Add(first, place), self.lanes)
+                        e.write(self.memory[0], place, e.math.mul(value, factor), self.lanes)
 
     def unit(self, walk: Callable[[], None]) -> None:
         e = self.e
@@ -81,10 +115,10 @@ class _Direct(Sliding):
             walk()
             return
         if not self.memory:
-            self.scratch = self.pixels * (self.vectors * self.lanes * 4)
-            self.memory = [e.flat("sums", "float32")]
+            self.memory = [e.flat("scratch", "float32")]
+        self.scratch = self.pixels * (self.vectors * self.lanes * 4) + 4 * self.sums_at
         with e.loop("z", e.dim(self.pixels)) as z:
-            at = t.Mul(z, e.i64(self.now * self.lanes))
+            at = t.Add(t.Mul(z, e.i64(self.now * self.lanes)), e.i64(self.sums_at))
             for j in range(self.now):
                 e.write(self.memory[0], t.Add(at, e.i64(j * self.lanes)), e.f32(0.0), self.lanes)
         with e.loop("c", self.chunks) as c:
@@ -137,7 +171,7 @@ class _Direct(Sliding):
 
     def _products(self, at: t.Expr, weight: t.Expr, sums: t.Buffer, reads: tuple[int, ...], shift: int) -> None:
         e = self.e
-        right = self.weights_at(self.weights, weight, self.ahead)
+        right = self.weights_at(self.used, weight, self.ahead)
         for i in reads:
             offset = e.i64((i * self.line.stride + shift) * self.element)
             left = e.math.widen(e.read(self.source, "float32", t.Add(at, offset)), self.lanes)
@@ -178,7 +212,7 @@ class _Direct(Sliding):
             return
         line = e.dim(self.line.out) if self.row is not None else e.i64(0)
         pixel = t.Add(t.Mul(t.Sub(self.y, self.first_row), line), t.Sub(self.x, self.first_pixel))
-        kept = e.share(t.Mul(pixel, e.i64(self.now * self.lanes)))
+        kept = e.share(t.Add(t.Mul(pixel, e.i64(self.now * self.lanes)), e.i64(self.sums_at)))
         for place in places:
             value = e.math.add(e.read(sums, "float32", place, self.lanes),
                                e.read(self.memory[0], "float32", t.Add(kept, e.i64(place)), self.lanes))

@@ -119,6 +119,7 @@ class _Winograd(Results):
             with e.block() as whole, e.loop("b", self.blocks) as b:
                 read = [[e.math.share(e.read(self.source, "float32", place_of(b, i, j), self.lanes))
                          for j in range(4)] for i in range(4)]
+                read = self._scaled(b, read)
                 self._put(self._valid(b, read), t.Add(put, t.Mul(b, e.i64(self.lanes))))
             with e.block() as border, e.loop("b", self.blocks) as b:
                 kept = e.local("d", "float32", POINTS * self.lanes)
@@ -132,11 +133,22 @@ class _Winograd(Results):
                                 e.write(kept, (i * 4 + j) * self.lanes, value, self.lanes)
                 read = [[e.math.share(e.read(kept, "float32", (i * 4 + j) * self.lanes, self.lanes))
                          for j in range(4)] for i in range(4)]
+                read = self._scaled(b, read)
                 self._put(self._valid(b, read), t.Add(put, t.Mul(b, e.i64(self.lanes))))
             e.stmts.append(t.IfThenElse(t.And(*fits), t.sequence(whole), t.sequence(border)))
 
     def _exists(self, place: t.Expr, size: Dim) -> t.Expr:
         return t.And(t.LE(self.e.i64(0), place), t.LT(place, self.e.dim(size)))
+
+    def _scaled(self, b: t.Expr, read: list[list[V]]) -> list[list[V]]:
+        """Times the factors of the channels of block b."""
+        e, space = self.e, self.space
+        if space.factor is None:
+            return read
+        outer, inner = space.channels
+        e.loops[outer], e.loops[inner] = b, e.i64(0)
+        factor = e.value(space.factor, inner, self.lanes, {})
+        return [[e.math.share(e.math.mul(v, factor)) for v in line] for line in read]
 
     def _valid(self, b: t.Expr, read: list[list[V]]) -> list[list[V]]:
         """Zeros in lanes that are no channels, whatever the source has there."""

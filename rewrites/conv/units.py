@@ -21,7 +21,8 @@ _MAX_EPILOGUE = 40
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Nodes that get one layout, in order; all but the last are read inside only.
+    """Nodes that get one layout, in order; all but the last are read inside only. A window may come behind the scales
+    of its source's channels.
 
     `reads`: values that it reads in its layout. `outputs`: what it makes. `space`: of a window with its epilogue; None
     for a single node that computes on blocked tensors.
@@ -38,6 +39,11 @@ class Unit:
     @property
     def is_window(self) -> bool:
         return self.space is not None
+
+    @property
+    def first(self) -> ir.Node:
+        """The window, or the only node."""
+        return next((n for n in self.nodes if is_window(n)), self.nodes[0])
 
 
 def is_window(node: ir.Node) -> bool:
@@ -73,16 +79,39 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
 
 def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit:
     best = _examine((node,), opsets, lanes)
+    before = _scales(node, view, taken)
+    if before:
+        try:
+            best = _examine((*before, node), opsets, lanes)
+        except Decline:
+            before = ()
     ends = followers(node, view, lambda n: n not in taken and follows(n), _MAX_EPILOGUE)
     for count in range(len(ends)):
         nodes = between(node, ends[count], ends, view)
         if nodes is None:
             continue
         try:
-            best = _examine(nodes, opsets, lanes)
+            best = _examine((*before, *nodes), opsets, lanes)
         except Decline:
             continue
     return best
+
+
+def _scales(node: ir.Node, view: GraphView, taken: set[ir.Node]) -> tuple[ir.Node, ...]:
+    """The product x * s, or the sum x + x * s, that only the convolution `node` reads, s one number a channel."""
+    found: tuple[ir.Node, ...] = ()
+    value, reader = node.inputs[0], node
+    for op in ("Add", "Mul"):
+        maker = None if value is None else value.producer()
+        if maker is None or domain_of(maker) != "" or maker in taken or node.op_type not in CONVS:
+            return ()
+        if maker.op_type == op and set(view.users(maker.outputs[0])) == {reader} \
+                and maker.outputs[0] not in view.outputs:
+            found, reader = (maker, *found), maker
+            if op == "Add":
+                value = next((v for v in maker.inputs if v is not None and (p := v.producer()) is not None
+                              and p.op_type == "Mul" and set(maker.inputs) - {v} <= set(p.inputs)), None)
+    return found if found and found[0].op_type == "Mul" else ()
 
 
 def follows(node: ir.Node) -> bool:

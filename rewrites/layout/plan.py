@@ -69,8 +69,8 @@ class LayoutPlanning(CompositePass):
             if unit not in found.blocked:
                 choice = problem.choices[unit]
                 context.diagnostics.refused(
-                    STAGE, unit.nodes[0].name or "", f"stays in plain layout: {choice.plain_us or 0:.1f} µs there, "
-                    f"{choice.blocked_us or 0:.1f} in blocks and conversions beside that", op=unit.nodes[0].op_type)
+                    STAGE, unit.first.name or "", f"stays in plain layout: {choice.plain_us or 0:.1f} µs there, "
+                    f"{choice.blocked_us or 0:.1f} in blocks and conversions beside that", op=unit.first.op_type)
         for conversion in found.conversions:
             value = problem.by_name[conversion.value]
             readers = Counter(user.op_type for user, _ in value.uses())
@@ -130,7 +130,7 @@ class _Rewriting:
             graph.extend(writer.nodes)
             self.map.update({v: writer.blocked[v] for v in unit.outputs})
             if unit.is_window:
-                kind = "Conv" if unit.nodes[0].op_type in CONVS else "Pool"
+                kind = "Conv" if unit.first.op_type in CONVS else "Pool"
                 self.windows.append((kind, writer.nodes, writer.blocked[unit.outputs[0]]))
         self._hand_over(units, set(old))
         graph.remove(list(reversed(old)), safe=True)

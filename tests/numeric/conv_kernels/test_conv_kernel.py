@@ -203,3 +203,37 @@ def test_nothing_outside_is_touched(c: int, k: int, size: tuple[int, int], kerne
     feeds = feeds_of(1, c, k, size, kernel, groups)
     text = text_of(feeds, attributes, groups=groups)
     close(run(text, feeds, blocked=("x",) if c > 4 else (), fences=True), reference(text, feeds))
+
+
+@pytest.mark.parametrize("shortcut", [False, True])
+@pytest.mark.parametrize(("n", "c", "k", "size", "kernel", "pads"), [
+    (2, 40, 24, (9, 13), 1, 0), (3, 16, 33, (1, 7), 1, 0), (1, 1200, 16, (3, 5), 1, 0), (2, 50, 20, (5, 6), 3, 1),
+    (2, 88, 40, (12, 13), 3, 1), (2, 70, 130, (6, 5), (1, 3), 0),
+])
+def test_channels_of_the_source_are_scaled(n: int, c: int, k: int, size: tuple[int, int], kernel: object, pads: int,
+                                           shortcut: bool) -> None:
+    """1x1, sums in chunks, direct and Winograd windows."""
+    window = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    feeds = feeds_of(n, c, k, size, window)
+    feeds["s"] = normal(n, c, 1, 1, seed=5)
+    x = ",".join(map(str, feeds["x"].shape))
+    before = "p = Mul(s, x) q = Add(x, p)" if shortcut else "q = Mul(x, s)"
+    text = (f"(float[{x}] x, float[{','.join(map(str, feeds['w'].shape))}] w, float[{k}] b, float[{n},{c},1,1] s) => "
+            f"(float[{n},{k},A,B] y) {{ {before} t = Conv<pads=[{pads},{pads},{pads},{pads}]>(q, w, b) y = Relu(t) }}")
+    made = body(text, blocked=("x", "s"))
+    space = plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))
+    assert space.factor is not None
+    assert algorithm(space) == ("winograd" if size == (12, 13) else "direct")
+    close(run(text, feeds, blocked=("x", "s"), fences=True), reference(text, feeds))
+
+
+@pytest.mark.parametrize(("before", "why"), [
+    ("q = Add(x, s)", "computed"), ("q = Mul(x, x)", "computed"), ("p = Mul(x, s) q = Mul(p, s)", "computed"),
+    ("p = Mul(x, s) r = Mul(x, s) q = Add(p, r)", "computed"), ("q = Max(x, s)", "computed"),
+])
+def test_other_sources_are_refused(before: str, why: str) -> None:
+    text = (f"(float[1,16,4,4] x, float[16,16,1,1] w, float[1,16,1,1] s) => (float[1,16,4,4] y) "
+            f"{{ {before} y = Conv(q, w) }}")
+    made = body(text, blocked=("x", "s"))
+    with pytest.raises(Decline, match=why):
+        plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))

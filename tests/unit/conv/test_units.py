@@ -63,6 +63,32 @@ def test_a_scale_by_channel_from_the_graph_joins_an_epilogue() -> None:
     assert found == ["GlobalAveragePool", "Conv", "Conv+Mul"]
 
 
+def test_scales_of_the_channels_join_the_convolution_behind_them() -> None:
+    head = (f"(float[n,16,h,w0] x, float[n,16,1,1] s, float[n,16,1,w0] r) => (float[n,16,h,w0] y, float[n,16,a,b] z) "
+            f"{{ {W} {weights('v', 16, 16, 1, 1)} ")
+    for text, unit in [
+        ("p = Mul(x, s) y = Conv(p, v) z = Relu(x) }", "Mul+Conv"),
+        ("p = Mul(x, s) q = Add(p, x) y = Conv(q, v) z = Relu(x) }", "Mul+Add+Conv"),
+        ("p = Mul(x, s) y = Conv(p, v) z = Relu(p) }", "Conv"),  # somebody else reads the product
+        ("p = Mul(x, s) q = Add(p, s) y = Conv(q, v) z = Relu(x) }", "Conv"),  # another sum
+        ("p = Mul(x, r) y = Conv(p, v) z = Relu(x) }", "Conv"),  # a number for each place of a line
+        ("p = Mul(x, s) y = Conv<group = 16, pads = [1,1,1,1]>(p, d) z = Relu(x) }", "Conv"),  # depthwise
+    ]:
+        found, _ = units(head + weights("d", 16, 1, 3, 3) + text)
+        assert unit in found, found
+        assert [u for u in found if "Conv" in u] == [unit]
+
+
+def test_normalisation_joins_the_window_before_it() -> None:
+    norm = " ".join(weights(n, 16) for n in "abcd") + "e = Abs(d) "
+    found, _ = units(f"(float[1,16,8,8] x) => (float[1,16,6,6] y, float[1,16,6,6] t) {{ {W} {norm} u = Conv(x, w) "
+                     "t = Relu(u) y = Tanh(t) }")
+    assert found == ["Conv+Relu", "Tanh"]
+    found, _ = units(f"(float[1,16,8,8] x) => (float[1,16,6,6] y) {{ {W} {norm} u = Conv(x, w) "
+                     "t = Relu(u) y = BatchNormalization(t, a, b, c, e) }")
+    assert found == ["Conv+Relu+BatchNormalization"]
+
+
 @pytest.mark.parametrize(("text", "op", "reason"), [
     ("(float[1,16,8,8] x, float[16,16,3,3] w) => (float[1,16,6,6] y) { y = Conv(x, w) }", "Conv",
      "the weights w are not constant"),

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from tests.unit.fusion.parse import model
-from tilegraph.ops.conv import Views, block, blocked_shape, unblock
+from tilegraph.ops.conv import WINDOWS, Views, block, blocked_shape, unblock
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.normalise.shapes import Shapes
 
@@ -30,8 +30,8 @@ class Body:
 
 
 def body(text: str, lanes: int = 16, blocked: Sequence[str] = ("x",)) -> Body:
-    """`text`: a model whose first node is a window. Inputs named in `blocked` arrive in blocks, the others as they are;
-    the window's result is blocked, and what follows works on blocked values."""
+    """`text`: a model with a window. Inputs named in `blocked` arrive in blocks, the others as they are; the window's
+    result is blocked, and what comes before and after it works on blocked values."""
     plain = model(text)
     Shapes().run(plain, PassContext())
     values: dict[ir.Value, ir.Value] = {}
@@ -42,11 +42,12 @@ def body(text: str, lanes: int = 16, blocked: Sequence[str] = ("x",)) -> Body:
             outside.shape = blocked_shape(value.shape, lanes)
         inputs.append(outside)
         values[value] = outside
-    for k, node in enumerate(plain.graph):
+    for node in plain.graph:
+        window = ("", node.op_type) in WINDOWS
         operands = []
-        for value in node.inputs:
+        for k, value in enumerate(node.inputs):
             inner = None if value is None else values[value]
-            if k == 0 and value is not None and value.name in blocked:
+            if window and k == 0 and value is not None and (value.name in blocked or value.producer() is not None):
                 assert inner is not None
                 assert value.shape is not None
                 inner = _add(unblock(inner, value.shape[1]), nodes)  # type: ignore[arg-type]
@@ -56,9 +57,9 @@ def body(text: str, lanes: int = 16, blocked: Sequence[str] = ("x",)) -> Body:
         nodes.append(copy)
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name, new.type = old.name, old.type
-            new.shape = old.shape if k == 0 else blocked_shape(old.shape, lanes)  # type: ignore[arg-type]
+            new.shape = old.shape if window else blocked_shape(old.shape, lanes)  # type: ignore[arg-type]
             values[old] = new
-        if k == 0:
+        if window:
             values[node.outputs[0]] = _add(block(copy.outputs[0], lanes), nodes)
     return Body(tuple(inputs), tuple(nodes), values[plain.graph.outputs[0]], plain)
 

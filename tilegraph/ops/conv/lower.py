@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from tilegraph.ops.conv.scaled import scaled
 from tilegraph.ops.conv.space import Axis, ConvSpace, Result, Window
 from tilegraph.ops.conv.windows import WINDOWS
 from tilegraph.ops.index import Ix, Var, flat_address
@@ -79,7 +80,8 @@ class _Convolution(Puller[ConvSpace]):
         outer, inner = Var("cb", Dim.of(-(-channels // lanes))), Var("cl", Dim.of(lanes))
         inside = tuple(Var(f"s{k}", axis.size) for k, axis in enumerate(window.axes))
         channel = Ix.of(outer) * lanes + Ix.of(inner)
-        found, slot = self._source(window.source, (at[0], channel, *map(Ix.of, inside)))
+        load, factor = self._source(window.source, (at[0], channel, *map(Ix.of, inside)), set(inside))
+        found, slot = load.address, load.slot
         blocked = found.coef(inner) == 1
         if found.hidden() or not found.vars() <= {outer, inner, *inside, *([batch] if batch else [])}:
             raise Decline("the source is read in another order than the result is made")
@@ -96,16 +98,25 @@ class _Convolution(Puller[ConvSpace]):
             found, loops = found.replace({outer: Ix(), inner: Ix.of(single)}), (single,)
         if window.groups > 1 and kind == "conv" and (not blocked or depth % lanes or filters // window.groups % lanes):
             raise Decline(f"groups of {depth} to {filters // window.groups} channels are no whole blocks of {lanes}")
+        if factor is not None and (kind != "conv" or not blocked or window.groups > 1):
+            raise Decline(f"{kind} of a source whose channels are scaled, in {window.groups} groups")
         weights, bias = _tensor(window.weights, "the weights are"), _tensor(window.bias, "the bias is")
         return ConvSpace(kind, lanes, batch, block, lane, positions, window.axes, depth, filters, window.groups,
                          blocked, loops, inside, found, slot, weights, bias, value,
-                         flat_address(self.index, self.root.shape))
+                         flat_address(self.index, self.root.shape), factor)
 
-    def _source(self, source: Prim, at: tuple[Ix, ...]) -> tuple[Ix, int]:
+    def _source(self, source: Prim, at: tuple[Ix, ...], inside: set[Var]) -> tuple[Load, Inst | None]:
+        """What is read, and by what each of its channels is multiplied."""
         made = self.pull(source, at)
-        if self.windows or not isinstance(made, Load) or made.stored != "float":
+        if self.windows:
             raise Decline("the source is computed inside the kernel")
-        return made.address, made.slot
+        if isinstance(made, Load):
+            load, factor = made, None
+        else:
+            load, factor = scaled(made, inside)
+        if load.stored != "float":
+            raise Decline("the source is computed inside the kernel")
+        return load, factor
 
     def operation(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
         if not isinstance(prim, Window):
@@ -175,6 +186,9 @@ def _check(space: ConvSpace) -> None:
                 raise Decline("the epilogue reads the weights too")
         elif isinstance(inst, Place) and lane in inst.index.hidden():
             raise Decline("the epilogue divides the index of the channel")
+    for inst in () if space.factor is None else insts(space.factor):
+        if isinstance(inst, Load) and inst.slot in (space.source_slot, space.weights_slot, space.bias_slot):
+            raise Decline("the channels of the source are scaled by the source or by the weights")
     slots = [s for s in (space.source_slot, space.weights_slot, space.bias_slot) if s is not None]
     if len(set(slots)) != len(slots):
         raise Decline("two operands are the same tensor")

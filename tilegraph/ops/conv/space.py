@@ -67,7 +67,8 @@ class ConvSpace:
     extent is 1: `batch`, `block` (of channels), `at` (one a spatial dim); `lane` is the innermost. Loops of the source:
     `channels` (one channel of a group: outer block and lane within it if `blocked`, else the channel alone) and
     `inside` (one a spatial dim); for depthwise and pooling the channel is that of the result. `source` is the element
-    offset at `batch`, these and, for groups, the channel's group.
+    offset at `batch`, these and, for groups, the channel's group. `factor`: what each channel of the source counts, at
+    `batch` and `channels` (squeeze and excite), None for 1.
     """
 
     kind: str
@@ -89,6 +90,7 @@ class ConvSpace:
     bias_slot: int | None
     value: Inst
     address: Ix
+    factor: Inst | None = None
 
     @property
     def blocks(self) -> int:
