@@ -59,7 +59,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class _Ahead:
+class Ahead:
     """What a group of rows asks for while it multiplies: `lines` cache lines of the next panel every `steps` steps of
     k, from the element `start` after its own; without `start`, what it will read itself `_NEAR` elements later.
 
@@ -74,10 +74,10 @@ class _Ahead:
 
 def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
     """Emits `space` as the function `name` for registers of `vector_bits` bits."""
-    return _Kernel(space, vector_bits).run(name)
+    return ProductKernel(space, vector_bits).run(name)
 
 
-class _Kernel:
+class ProductKernel:
     def __init__(self, space: GemmSpace, vector_bits: int) -> None:
         self.space = space
         self.tile = Tile.choose(space.n, vector_bits)
@@ -88,7 +88,7 @@ class _Kernel:
     def run(self, name: str) -> Generated:
         e, space, tile = self.e, self.space, self.tile
         self.left = e.input(space.left_slot, "float")
-        self.right = e.input(space.right_slot, "float")
+        self.open()
         panels = -(-space.n // tile.panel)
         self.block = BLOCK_ROWS if panels >= _FEW else BLOCK_ROWS // 4
         blocks = space.m.ceildiv(self.block)
@@ -108,8 +108,11 @@ class _Kernel:
                 e.stmts.append(t.IfThenElse(t.LT(p, e.i64(panels - 1)), t.sequence(whole), t.sequence(last)))
         work = (Dim.min(space.m, self.block) + _STREAM) * (space.depth * tile.vectors)
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
-        packed = ((space.right_slot, tile.panel, space.transposed),)
-        return e.finish(name, [], extent=blocks * panels, align=1, scratch=Dim.of(0), grain=grain, packed=packed)
+        return self.finish(name, [], extent=blocks * panels, scratch=Dim.of(0), grain=grain)
+
+    def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
+        packed = ((self.space.right_slot, self.tile.panel, self.space.transposed),)
+        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, packed=packed)
 
     # -- a block of rows times a panel ------------------------------------------------------------------------
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
@@ -117,8 +120,8 @@ class _Kernel:
         e, size = self.e, self.tile.rows
         self.vectors = -(-columns // self.tile.lanes)
         column = e.share(t.Mul(p, e.i64(self.tile.panel)))
-        base = e.share(t.Mul(column, e.i64(self.space.depth)))
-        static, near = self.space.m.as_int(), _Ahead(1, -(-self.tile.panel // _LINE))
+        base = self.base(column)
+        static, near = self.space.m.as_int(), self.near()
         if static is None or static >= size:
             with e.loop("g", t.Div(rows, e.i64(size))) as g:
                 ahead = self._share(g) or near
@@ -137,7 +140,7 @@ class _Kernel:
                 self._group(e.share(t.Add(first, done)), part, base, column, columns, near)
             part //= 2
 
-    def _share(self, group: t.Expr) -> _Ahead | None:
+    def _share(self, group: t.Expr) -> Ahead | None:
         """The share of the next panel that group number `group` asks for; none where there is one group."""
         e, static, depth = self.e, self.space.m.as_int(), self.space.depth
         groups = _GROUPS if static is None else min(static, self.block) // self.tile.rows
@@ -146,9 +149,9 @@ class _Kernel:
             return None
         steps, lines = max(1, min(_MAX_STEPS, groups // panel)), -(-panel // groups)
         first = t.Mul(group, e.i64(depth // steps * lines * _LINE))
-        return _Ahead(steps, lines, e.share(t.Add(e.i64(depth * self.tile.panel), first)))
+        return Ahead(steps, lines, e.share(t.Add(e.i64(depth * self.tile.panel), first)))
 
-    def _group(self, row: t.Expr, rows: int, base: t.Expr, column: t.Expr, columns: int, ahead: _Ahead) -> None:
+    def _group(self, row: t.Expr, rows: int, base: t.Expr, column: t.Expr, columns: int, ahead: Ahead) -> None:
         """`rows` rows from `row`: the product, then the epilogue row by row."""
         e, tile = self.e, self.tile
         starts = self._left_rows(row, rows)
@@ -172,7 +175,7 @@ class _Kernel:
                 self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), lanes)
 
     def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool,
-             ahead: _Ahead) -> None:
+             ahead: Ahead) -> None:
         """`depth` steps of k from `first`, in registers; the sums replace or join those of `made`.
 
         Few rows have several sums for each element, so that a multiplication need not wait for the one before it.
@@ -210,9 +213,7 @@ class _Kernel:
         """Step `k` for every element of the group."""
         e, tile = self.e, self.tile
         lanes = tile.lanes
-        at = t.Add(base, t.Mul(k, e.i64(tile.panel)))
-        right = [e.math.share(e.read(self.right, "float32", t.Add(at, e.i64(v * lanes)), lanes))
-                 for v in range(self.vectors)]
+        right = self.columns(t.Add(base, t.Mul(k, e.i64(tile.panel))))
         for r, start in enumerate(starts):
             left = e.read(self.left, "float32", t.Add(start, k))
             for v in range(self.vectors):
@@ -220,6 +221,25 @@ class _Kernel:
                 call = t.intrinsic(typed("float32", lanes), "llvm.fma", e.math.widen(left, lanes), right[v].expr,
                                    e.read(sums, "float32", place, lanes).expr)
                 e.write(sums, place, V(call, "float32", lanes), lanes)
+
+    # -- the matrix -----------------------------------------------------------------------------------------------
+    def open(self) -> None:
+        """Names the matrix."""
+        self.right = self.e.input(self.space.right_slot, "float")
+
+    def base(self, column: t.Expr) -> t.Expr:
+        """Where the panel that begins with `column` lies."""
+        return self.e.share(t.Mul(column, self.e.i64(self.space.depth)))
+
+    def near(self) -> Ahead:
+        """What a group asks for that reads its panel alone."""
+        return Ahead(1, -(-self.tile.panel // _LINE))
+
+    def columns(self, at: t.Expr) -> list[V]:
+        """The vectors of the matrix that lie at `at`."""
+        e, lanes = self.e, self.tile.lanes
+        return [e.math.share(e.read(self.right, "float32", t.Add(at, e.i64(v * lanes)), lanes))
+                for v in range(self.vectors)]
 
     def _left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
         """Where each row of the left operand starts."""

@@ -1,5 +1,5 @@
-"""The largest composite of a matrix product: a transpose of its constant matrix, and the largest epilogue, nodes that
-follow it point by point and end in one value."""
+"""The largest composite of a matrix product: what computes its matrix from constants, and the largest epilogue, nodes
+that follow it point by point and end in one value."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tilegraph.graph import GraphView
 from tilegraph.ops.gemm import PRODUCTS, GemmSpace, lower_gemm, plan_gemm
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.rewrites.fusion.epilogue import between, followers, read_outside
+from tilegraph.rewrites.fusion.epilogue import between, followers
+from tilegraph.rewrites.gemm.stored import VIEWS, matrix_nodes
 
 _MAX_NODES = 40
-_VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Cal
     Nodes between the product and the end are read by nothing else, so the composite is convex, and as results leave it
     only at its end, no set of them can depend on one another in a circle.
     """
-    matrix = _views_of_constant(product, view, free)
+    matrix = matrix_nodes(product, view, free)
     best = _examine(product, (*matrix, product), opsets)
     ends = followers(product, view, partial(_follows, free), _MAX_NODES)
     for count in range(1, len(ends) + 1):
@@ -53,22 +53,6 @@ def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Cal
         except Decline:
             continue
     return best
-
-
-def _views_of_constant(product: ir.Node, view: GraphView, free: Callable[[ir.Node], bool]) -> tuple[ir.Node, ...]:
-    """The views through which the product alone reads an initializer as its matrix, in order.
-
-    Exporters write a linear layer as MatMul(x, Transpose(weight)), and only small transposes are folded.
-    """
-    found: list[ir.Node] = []
-    value = product.inputs[1] if len(product.inputs) > 1 else None  # Einsum takes any number of operands
-    while value is not None and (node := value.producer()) is not None:
-        if domain_of(node) != "" or node.op_type not in _VIEWS or not free(node) or read_outside(
-                node, {product, *found}, view):
-            return ()
-        found.insert(0, node)
-        value = node.inputs[0]
-    return tuple(found) if value is not None and value.is_initializer() else ()
 
 
 def _examine(product: ir.Node, nodes: tuple[ir.Node, ...], opsets: Mapping[str, int]) -> Candidate:
@@ -83,7 +67,7 @@ def _examine(product: ir.Node, nodes: tuple[ir.Node, ...], opsets: Mapping[str, 
 
 def _follows(free: Callable[[ir.Node], bool], node: ir.Node) -> bool:
     """Whether a pointwise node or view may follow the product."""
-    return free(node) and (kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type in _VIEWS))
+    return free(node) and (kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type in VIEWS))
 
 
 def readers_outside(matrix: ir.Value, taken: Set[ir.Node]) -> Iterator[ir.Node]:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.compiler.filters import pack_filters, packed_extents
+from tilegraph.compiler.tables import TABLES, pack_table, table_extents
 from tilegraph.ops.prims import Decline
 from tilegraph.spec.filters import Filters
 
@@ -47,9 +48,12 @@ class Packer:
                           lambda array: pack_columns(array.reshape(extents), panel, transposed))
 
     def filters(self, value: ir.Value, how: Filters) -> ir.Value:
-        """The initializer that holds `value`, weights or a bias of a convolution, laid out so; or `Decline`."""
+        """The initializer that holds `value`, a constant of a convolution or of a matrix, laid out so; or `Decline`."""
         if value.const_value is None or value.shape is None:
             raise Decline(f"the weights {value.name} are not constant")
+        if how.kind in TABLES:
+            return self._once(value, (how,), f"{how.kind}{how.panel}", table_extents(value.shape.numpy(), how),
+                              lambda array: pack_table(array, how))
         return self._once(value, (how,), f"{how.kind}{how.panel}", packed_extents(value.shape.numpy(), how),
                           lambda array: pack_filters(array, how))
 

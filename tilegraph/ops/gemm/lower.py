@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.gemm.einsum import lower_einsum
+from tilegraph.ops.gemm.matrix import plan_matrix
 from tilegraph.ops.gemm.space import GemmSpace, Product
 from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import digits, merge, mergeable, with_merged
@@ -111,11 +112,15 @@ class _Product(Puller[GemmSpace]):
         right, transposed = dot.right, False
         if isinstance(right, View) and right.key == "transpose[1, 0]":
             right, transposed = right.source, True
-        if not isinstance(right, Input) or right.stored != "float":
-            raise Decline("the matrix is computed inside the kernel")
+        matrix, slot = None, -1
+        if isinstance(right, Input) and right.stored == "float":
+            slot = right.slot
+        else:
+            matrix, transposed = plan_matrix(dot.right), False
+            slot = matrix.slot
         rows, value, places = _merge_rows(rows, value, (left.address, flat_address(self.index, self.root.shape)))
-        space = GemmSpace(rows, cols, k, Dim.product(dot.shape[:-1]), width, depth, places[0], left.slot, right.slot,
-                          transposed, value, places[1])
+        space = GemmSpace(rows, cols, k, Dim.product(dot.shape[:-1]), width, depth, places[0], left.slot, slot,
+                          transposed, value, places[1], matrix)
         _check(space)
         return space
 
@@ -151,6 +156,7 @@ def _merge_rows(rows: tuple[Var, ...], value: Inst, places: tuple[Ix, ...]) \
 def _check(space: GemmSpace) -> None:
     """Vectors along the last column loop must be contiguous or constant wherever they are used, and whole."""
     lanes = space.cols[-1]
+    constants = {space.right_slot} if space.matrix is None else {table.load.slot for table in space.matrix.tables}
     if len(space.cols) > 1:
         extent = lanes.extent.as_int()
         if extent is None or extent % LANES:
@@ -159,11 +165,11 @@ def _check(space: GemmSpace) -> None:
         if isinstance(inst, Load):
             if lanes in inst.address.hidden() or inst.address.coef(lanes) not in (Dim.of(0), Dim.of(1)):
                 raise Decline("an operand of the epilogue is not contiguous along the columns")
-            if inst.slot == space.right_slot:
+            if inst.slot in constants:
                 raise Decline("the epilogue reads the matrix too")
         elif isinstance(inst, Place) and lanes in inst.index.hidden():
             raise Decline("the epilogue divides the column index")
     if lanes in space.address.hidden() or space.address.coef(lanes) != 1:
         raise Decline("the result is not contiguous along the columns")
-    if space.left_slot == space.right_slot:
+    if space.left_slot in constants:
         raise Decline("both operands are the same tensor")

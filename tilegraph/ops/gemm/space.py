@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilegraph.ops.gemm.matrix import Matrix
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Inst
 from tilegraph.spec.dims import Dim
@@ -21,7 +22,8 @@ class GemmSpace:
     The row m is the mixed radix number of the loops `rows`, outermost first, the column n that of `cols`; there may be
     no rows (one row). `left` is the element offset of (m, k) in input `left_slot`; `right_slot` is the matrix, [k, n]
     row-major, or [n, k] if `transposed`. `value` is evaluated at (rows, cols) with a `Product` leaf and contiguous
-    along the last loop of `cols`; `address` is where the result lies.
+    along the last loop of `cols`; `address` is where the result lies. `matrix`: how the matrix is computed from
+    constants, where it is.
     """
 
     rows: tuple[Var, ...]
@@ -36,3 +38,4 @@ class GemmSpace:
     transposed: bool
     value: Inst
     address: Ix
+    matrix: Matrix | None = None

@@ -1,0 +1,130 @@
+"""Products with a matrix that is computed from constants: integers with scales beside them, float16, and the like.
+
+Where there are many rows, a task computes a panel of the matrix once for a block of rows, into its scratch, and
+multiplies with that: a percent or two of the product's time. Few rows compute the vectors as they come to them, so that
+what is read from memory is the constants as they are stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.emitter import STORAGE
+from tilegraph.codegen.gemm.kernel import Ahead, ProductKernel
+from tilegraph.codegen.generated import Generated
+from tilegraph.codegen.tir_math import V
+from tilegraph.ops.dtypes import BYTES
+from tilegraph.ops.gemm import GemmSpace
+from tilegraph.ops.gemm.matrix import Matrix, Table
+from tilegraph.spec.dims import Dim
+from tilegraph.spec.filters import Filters
+
+_FEW = 16  # rows below which a panel is not worth computing beforehand
+_NEAR = 1024  # bytes: how far ahead few rows ask for the constants
+
+
+def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
+    """Emits `space`, whose `matrix` is set, as the function `name` for registers of `vector_bits` bits."""
+    assert space.matrix is not None
+    return _Stored(space, space.matrix, vector_bits).run(name)
+
+
+class _Stored(ProductKernel):
+    """`whole`: whether the panel that is multiplied with lies computed in the scratch."""
+
+    def __init__(self, space: GemmSpace, matrix: Matrix, vector_bits: int) -> None:
+        super().__init__(space, vector_bits)
+        self.matrix = matrix
+        self.whole = False
+        self.panel: t.Expr = None
+
+    # -- what the kernel of a plain matrix does otherwise ---------------------------------------------------------
+    def open(self) -> None:
+        self.right = self.e.flat("panel", "float32")
+        for table in self.matrix.tables:
+            self.e.input(table.load.slot, table.load.stored)
+
+    def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
+        filters = {(table.load.slot, Filters("rows" if table.transposed else "columns", self.tile.panel, self.space.n))
+                   for table in self.matrix.tables}
+        static = self.space.m.as_int()
+        if static is None or static >= _FEW:
+            memory, scratch = [*memory, self.right], scratch + self.space.depth * self.tile.panel * 4
+        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain,
+                             filters=tuple(sorted(filters, key=lambda f: f[0])))
+
+    def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
+        static = self.space.m.as_int()
+        self.panel, self.vectors = p, -(-columns // self.tile.lanes)
+        few = t.LT(rows, self.e.i64(_FEW))
+        if static is None or static >= _FEW:
+            with self._only(None if static is not None else t.Not(few)):
+                self.whole = True
+                self._compute()
+                super()._unit(p, first, rows, columns)
+        if static is None or static < _FEW:
+            with self._only(None if static is not None else few):
+                self.whole = False
+                super()._unit(p, first, rows, columns)
+
+    def _only(self, condition: t.Expr) -> contextlib.AbstractContextManager[None]:
+        return self.e.when(condition) if condition is not None else contextlib.nullcontext()
+
+    def base(self, column: t.Expr) -> t.Expr:
+        return self.e.i64(0)
+
+    def near(self) -> Ahead:
+        return Ahead(1, 0)
+
+    def _share(self, group: t.Expr) -> Ahead | None:
+        return None
+
+    def columns(self, at: t.Expr) -> list[V]:
+        if self.whole:
+            return super().columns(at)
+        e, panel = self.e, self.tile.panel
+        row = e.share(t.Div(at, e.i64(panel)))
+        for table in self.matrix.tables:
+            if table.depth == self.space.depth:
+                width = BYTES[table.load.stored]
+                for line in range(-(-panel * width // 64)):
+                    place = t.Add(self._place(table, row), e.i64((_NEAR + 64 * line) // width))
+                    e.prefetch(e.input(table.load.slot, table.load.stored), place)
+        e.set_loops(self.matrix.rows, row)
+        return self._vectors()
+
+    # -- the matrix -----------------------------------------------------------------------------------------------
+    def _compute(self) -> None:
+        """The panel, in the scratch."""
+        e, lanes = self.e, self.tile.lanes
+        with contextlib.ExitStack() as loops:
+            row = e.i64(0)
+            for var in self.matrix.rows:
+                e.loops[var] = loops.enter_context(e.loop("d", e.dim(var.extent)))
+                row = t.Add(t.Mul(row, e.dim(var.extent)), e.loops[var])
+            at = e.share(t.Mul(row, e.i64(self.tile.panel)))
+            for v, value in enumerate(self._vectors()):
+                e.write(self.right, t.Add(at, e.i64(v * lanes)), value, lanes)
+
+    def _vectors(self) -> list[V]:
+        """The vectors of the panel in the row that the loops stand at."""
+        e, lanes = self.e, self.tile.lanes
+        found = []
+        for v in range(self.vectors):
+            known = {}
+            for table in self.matrix.tables:
+                load = table.load
+                place = t.Add(self._place(table, e.index(table.row)), e.i64(v * lanes))
+                raw = e.read(e.input(load.slot, load.stored), STORAGE.get(load.stored, load.stored), place, lanes)
+                known[id(load)] = e.math.share(e.unpack(raw, load.stored, load.dtype))
+            found.append(e.math.share(V(e.math.widen(self._value(known), lanes), "float32", lanes)))
+        return found
+
+    def _value(self, known: dict[int, V]) -> V:
+        return self.e.value(self.matrix.value, self.space.k, self.tile.lanes, known)
+
+    def _place(self, table: Table, row: t.Expr) -> t.Expr:
+        """Where the panel's part of a row of `table` starts."""
+        e, panel = self.e, self.tile.panel
+        return t.Mul(t.Add(t.Mul(self.panel, e.i64(table.depth)), row), e.i64(panel))
