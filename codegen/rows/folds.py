@@ -20,6 +20,8 @@ _INT_RANGE = {"int8": (-(1 << 7), (1 << 7) - 1), "int16": (-(1 << 15), (1 << 15)
 
 def _identity(e: Emitter, fold: Fold | Running) -> V:
     if fold.dtype.startswith("float"):
+        if isinstance(fold, Running) and fold.kind == "sum" and not fold.exclusive:
+            return e.math.const(-0.0, fold.dtype)  # so that a first value of -0.0 stays that
         return e.math.const(_IDENTITY[fold.kind], fold.dtype)
     low, high = _INT_RANGE[fold.dtype]
     return e.math.const({"sum": 0, "prod": 1, "max": low, "min": high}[fold.kind], fold.dtype)

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.numeric.codegen.runner import lower
 from tests.numeric.codegen.test_special_values import ort_run, ours_run
+from tests.unit.fusion.parse import model
+from tilegraph.ops.prims import Decline
 
 Array = np.ndarray[Any, Any]
 NAMES: dict[str, Any] = {"int32": np.int32, "int64": np.int64, "uint32": np.uint32, "uint64": np.uint64}
@@ -44,3 +47,36 @@ def test_opposites_of_the_smallest_integers() -> None:
     feeds = {"x": values("int32", 3), "y": values("int64", 4)}
     for a, b in zip(ort_run(text, feeds, 21), ours_run(text, feeds, 21), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+REDUCTIONS = ("ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceMean")
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reductions_stay_inside_the_range(op: str, axis: int) -> None:
+    """As ONNX Runtime's, which end at the limits. Small numbers are reduced exactly, means towards zero."""
+    shape = "53,1" if axis else "1,53"
+    text = (f"(int32[53,53] x) => (int32[{shape}] y) {{ a = Constant<value = int64[1] {{{axis}}}>() y = {op}(x, a) }}")
+    x = np.array([np.roll(values("int32", 5), k) for k in range(53)])
+    x[::3] = np.random.default_rng(6).integers(-3, 4, size=x[::3].shape)
+    x[:, ::3] = np.random.default_rng(7).integers(-3, 4, size=x[:, ::3].shape)
+    if op == "ReduceProd":
+        x[x == 0] = 1  # beside products that leave float64, too
+    feeds = {"x": x}
+    for a, b in zip(ort_run(text, feeds, 21), ours_run(text, feeds, 21), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_sums_of_64_bits_are_left_to_onnx_runtime() -> None:
+    made = model("(int64[4,5] x) => (int64[4,1] y) { a = Constant<value = int64[1] {1}>() y = ReduceSum(x, a) }", 21)
+    with pytest.raises(Decline, match="53 bits"):
+        lower(list(made.graph), list(made.graph.outputs), 21)
+
+
+def test_the_sign_of_a_first_zero_of_running_sums() -> None:
+    text = "(float[3,4] x) => (float[3,4] y) { a = Constant<value = int64 {0}>() y = CumSum(x, a) }"
+    feeds = {"x": np.array([[-0.0, 0.0, 1, -0.0], [-0.0, -0.0, 2, 3], [0.0, -0.0, -3, -3]], np.float32)}
+    (wanted,), (found,) = ort_run(text, feeds, 21), ours_run(text, feeds, 21)
+    np.testing.assert_array_equal(np.signbit(wanted), np.signbit(found))
+    np.testing.assert_array_equal(wanted, found)

@@ -266,10 +266,10 @@ FLOAT |= {
     "LpNormalization": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization(x) }}"),
     "LpNormalization by sums": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization<p=1, axis=2>(x) }}"),
     "ReduceSum of int32": (13, "(int32[3,9] x) => (int32[3,1] y) { " + k("a", 1) + "y = ReduceSum(x, a) }"),
-    "ReduceSum of int64": (13, "(int64[3,9] x) => (int64[3,1] y) { " + k("a", 1) + "y = ReduceSum(x, a) }"),
+    "ReduceSum of int32": (13, "(int32[3,9] x) => (int32[3,1] y) { " + k("a", 1) + "y = ReduceSum(x, a) }"),
     "ReduceMax of int8": (18, "(int8[3,9] x) => (int8[3,1] y) { " + k("a", 1) + "y = ReduceMax(x, a) }"),
     "ReduceMin of uint8": (18, "(uint8[3,9] x) => (uint8[3,1] y) { " + k("a", 1) + "y = ReduceMin(x, a) }"),
-    "ReduceProd of int64": (18, "(int64[3,9] x) => (int64[3,1] y) { " + k("a", 1) + "y = ReduceProd(x, a) }"),
+    "ReduceProd of int32": (18, "(int32[3,9] x) => (int32[3,1] y) { " + k("a", 1) + "y = ReduceProd(x, a) }"),
     "ReduceMean of double": (18, "(double[3,9] x) => (double[3,1] y) { " + k("a", 1) + "y = ReduceMean(x, a) }"),
 }
 

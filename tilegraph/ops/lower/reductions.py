@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tilegraph.ops.lower.base import NodeContext, point, quotient, reduce_last, scalar
 from tilegraph.ops.lower.views import reshape, take_range, transpose
 from tilegraph.ops.prims import Extent, Prim
@@ -83,19 +85,36 @@ def _reduce(kind: str, before: str | None = None, after: str | None = None) -> C
             raise c.decline("a reduction of bool")
         if not axes and kind == "mean":
             return [source]
+        stated = source.dtype
+        if kind not in ("max", "min") and not stated.startswith("float"):
+            source = _as_double(c, source)
         if before == "Square":
             source = point("Mul", [source, source], source.dtype)
         elif before is not None:
             source = point(before, [source], source.dtype)
         if kind == "mean":
-            if not source.dtype.startswith("float"):
-                raise c.decline("ReduceMean of integers")
-            return [mean_over(c, source, axes, keep)]
-        reduced = extremum if kind in ("max", "min") else reduce_over
-        result = reduced(c, kind, source, axes, keep)
-        return [result if after is None else point(after, [result], result.dtype)]
+            result = mean_over(c, source, axes, keep)
+        else:
+            result = (extremum if kind in ("max", "min") else reduce_over)(c, kind, source, axes, keep)
+        if after is not None:
+            result = point(after, [result], result.dtype)
+        return [result if result.dtype == stated else _saturated(result, stated)]
 
     return lower
+
+
+def _as_double(c: NodeContext, source: Prim) -> Prim:
+    """ONNX Runtime (1.32) reduces integers in float64 and puts the result at the end of the range that it leaves. int32
+    sums are exact so; of int64 the order of the sums would decide above 2^53."""
+    if source.dtype != "int32":
+        raise c.decline(f"a sum or product of {source.dtype}, which ONNX Runtime rounds to 53 bits")
+    return point("Cast", [source], "float64", attrs={"to": 11})
+
+
+def _saturated(result: Prim, dtype: str) -> Prim:
+    limits = np.iinfo(dtype)
+    inside = point("Clip", [result, *(scalar(v, result.dtype) for v in (limits.min, limits.max))], result.dtype)
+    return point("Cast", [inside], dtype, attrs={"to": 6})
 
 
 def _logsumexp(c: NodeContext) -> list[Prim]:
