@@ -15,13 +15,14 @@ from tilegraph.ops.attention import plan_attention
 from tilegraph.ops.conv import plan_conv
 from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Lowered, signature
-from tilegraph.ops.region import plan
+from tilegraph.ops.region import plan, plan_small
 
 _SEPARATOR = b"\n"
 
 # By kind of composite: what plans the kernel, and the module whose `generate` emits it.
 _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "Region": (plan, "tilegraph.codegen.rows"),
+    "Small": (plan_small, "tilegraph.codegen.rows"),
     "Attention": (plan_attention, "tilegraph.codegen.attention"),
     "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
     "Conv": (plan_conv, "tilegraph.codegen.conv"),

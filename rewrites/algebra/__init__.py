@@ -1,9 +1,11 @@
 """Graph algebra: equalities of real arithmetic that leave ONNX Runtime, or our kernels, with less to do.
 
-`ALGEBRA` is the ordered tuple of passes, for a model that is normalised. Transposes go first, because they keep nodes
-apart. Tables are looked up before they are computed, hard sigmoids found before their divisions are folded away. Scales
-and shifts go into the weights before them first, because that is always exact, then into the weights after them. Only then do convolutions change their rank; what
-is left between them becomes BatchNormalization, and what is left elsewhere is shortened. Dead code goes last.
+`ALGEBRA` is the ordered tuple of passes, for a model that is normalised. Recurrent operators of one step are taken
+apart first, so that all others see what they compute. Transposes follow, because they keep nodes apart. Tables are
+looked up before they are computed, hard sigmoids found before their divisions are folded away. Scales and shifts go
+into the weights before them first, because that is always exact, then into the weights after them. Only then do
+convolutions become sums or change their rank; what is left between them becomes BatchNormalization, and what is left
+elsewhere is shortened. Dead code goes last.
 docs/rewrites.md describes each.
 """
 
@@ -17,16 +19,20 @@ from tilegraph.rewrites.algebra.fold_before import FoldBefore
 from tilegraph.rewrites.algebra.gather_early import GatherEarly
 from tilegraph.rewrites.algebra.global_pool import GlobalPool
 from tilegraph.rewrites.algebra.hard_sigmoid import HardSigmoid
+from tilegraph.rewrites.algebra.one_filter import OneFilter
 from tilegraph.rewrites.algebra.one_hot import OneHotGather
+from tilegraph.rewrites.algebra.rnn_step import RnnStep
 from tilegraph.rewrites.algebra.transposes import Transposes
 
 ALGEBRA: tuple[Pass, ...] = (
+    RnnStep(),
     Transposes(),
     OneHotGather(),
     GatherEarly(),
     HardSigmoid(),
     FoldAfter(),
     FoldBefore(),
+    OneFilter(),
     ConvRank(),
     ChannelNorm(),
     GlobalPool(),
@@ -35,4 +41,4 @@ ALGEBRA: tuple[Pass, ...] = (
 )
 
 __all__ = ["ALGEBRA", "AffineChain", "ChannelNorm", "CleanUp", "ConvRank", "FoldAfter", "FoldBefore", "GatherEarly",
-           "GlobalPool", "HardSigmoid", "OneHotGather", "Transposes"]
+           "GlobalPool", "HardSigmoid", "OneFilter", "OneHotGather", "RnnStep", "Transposes"]

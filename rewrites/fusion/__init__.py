@@ -1,5 +1,6 @@
 """Fusion by region: connected, convex sets of pointwise, view-like and reduction nodes become composites."""
 
+from tilegraph.rewrites.fusion.absorb import AbsorbLeftovers
 from tilegraph.rewrites.fusion.regions import RegionFusion
 
-__all__ = ["RegionFusion"]
+__all__ = ["AbsorbLeftovers", "RegionFusion"]

@@ -29,6 +29,7 @@ class RegionFusion(CompositePass):
     """Finds regions and makes each a composite if the cost model says that it wins, or always with offload "all"."""
 
     name = "fuse-regions"
+    kind = "Region"  # of its composites
 
     def __init__(self, offload: str = "auto", cost_model: CostModel | None = None) -> None:
         super().__init__(offload)
@@ -40,7 +41,7 @@ class RegionFusion(CompositePass):
             regions = self._regions(model, graph, context)
             calls: list[ir.Node] = []
             for candidate in regions:
-                call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones)
+                call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones, self.kind)
                 calls.append(call)
                 context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                          op=call.op_type, nodes=[n.name for n in candidate.nodes],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -35,10 +35,11 @@ class _Known:
 
 
 class Verdicts:
-    """`ask(nodes, outputs)` is `lower_region` and `plan`, computed once for each structure."""
+    """`ask(nodes, outputs)` is `lower_region` and the planner, computed once for each structure."""
 
-    def __init__(self, opsets: Mapping[str, int]) -> None:
+    def __init__(self, opsets: Mapping[str, int], planner: Callable[[Lowered], Space] = plan) -> None:
         self.opsets = opsets
+        self.planner = planner
         self._known: dict[str, _Known] = {}
         self._nodes: dict[ir.Node, str] = {}
         self._values: dict[ir.Value, str] = {}
@@ -62,7 +63,7 @@ class Verdicts:
               names: tuple[str, ...]) -> _Known:
         try:
             lowered = lower_region(nodes, outputs, self.opsets)
-            return _Known(lowered, plan(lowered), None, values, names)
+            return _Known(lowered, self.planner(lowered), None, values, names)
         except Decline as reason:
             return _Known(None, None, reason, values, names)
 

@@ -74,6 +74,7 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
 # By kind of composite, the first part of its function's name: how its body is lowered.
 _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[str, int]], Lowered]] = {
     "Region": lower_region,
+    "Small": lower_region,
     "Attention": lower_attention,
     "Gemm": lower_gemm,
     "Conv": lower_conv,

@@ -45,6 +45,11 @@ def plan(lowered: Lowered) -> Space:
     return _Region(lowered).plan()
 
 
+def plan_small(lowered: Lowered) -> Space:
+    """The same for what is worth a call between other kernels only: copies and single elements too."""
+    return _Region(lowered, small=True).plan()
+
+
 def _unshaped(prim: Prim) -> Prim:
     """An output without trailing reshapes: they do not change where its elements lie in memory."""
     while isinstance(prim, View) and prim.key.startswith("reshape"):
@@ -72,16 +77,20 @@ class _Region(Puller[Space]):
     `appended`: the columns are loops of their own, after those of the output.
     """
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: Lowered, *, small: bool = False) -> None:
         self.stored = lowered.stored
         self.outputs = [_unshaped(p) for p in lowered.outputs]
-        if any(isinstance(p, (Input, Const, Extent)) for p in self.outputs):
+        self.small = small
+        if any((isinstance(p, Input) and not small) or isinstance(p, (Const, Extent)) for p in self.outputs):
             raise Decline("an output is only a copy or a constant")
         self.main = 0
         for k, prim in enumerate(self.outputs):
             if _more(Dim.product(prim.shape), Dim.product(self.outputs[self.main].shape)):
                 self.main = k
         super().__init__(self.outputs[self.main])
+        if small and not self.loops and self.index:  # a single element: a loop of one
+            self.loops.append(Var("i0", Dim.of(1)))
+            self.index[-1] = Ix.of(self.loops[0])
         self.cols: list[Var] | None = None
         self.appended = False
         self.descending: bool | None = None  # None: nothing runs along the columns

@@ -9,7 +9,7 @@ from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
-from tilegraph.rewrites.fusion import RegionFusion
+from tilegraph.rewrites.fusion import AbsorbLeftovers, RegionFusion
 from tilegraph.rewrites.gemm import GemmFusion
 from tilegraph.rewrites.layout import layout_passes
 from tilegraph.rewrites.normalise import NORMALISE
@@ -18,7 +18,7 @@ from tilegraph.targets.base import Target
 
 def _passes(offload: str, isa: Isa | None = None) -> Sequence[Pass]:
     return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload),
-            *_layout(offload, isa or _isa(None)), RegionFusion(offload))
+            *_layout(offload, isa or _isa(None)), RegionFusion(offload), AbsorbLeftovers(offload))
 
 
 def _layout(offload: str, isa: Isa) -> Sequence[Pass]:

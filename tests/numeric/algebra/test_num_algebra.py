@@ -125,6 +125,21 @@ def test_one_axis(batch: int, channels: int) -> None:
           b0=values(32))
 
 
+@pytest.mark.parametrize(("op", "attributes"), [
+    ("LSTM", ""), ("LSTM", ', direction = "reverse"'), ("GRU", ""), ("GRU", ", linear_before_reset = 1"),
+    ("RNN", ""), ("RNN", ', activations = ["Relu"]'), ("RNN", ', activations = ["Sigmoid"]')])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_step_of_a_recurrent_operator(op: str, attributes: str, batch: int) -> None:
+    gates, cell = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], op == "LSTM"
+    more = ", c", ", float[1, n, 64] c", ", float[1, n, 64] t", ", t"
+    read, given, made, result = more if cell else ("", "", "", "")
+    text = f"""g (float[1, n, 48] x, float[1, n, 64] h{given}) => (float[1, 1, n, 64] y, float[1, n, 64] s{made}) {{
+        y, s{result} = {op} <hidden_size = 64{attributes}> (x, w, r, b, , h{read}) }}"""
+    feeds = {"x": values(1, batch, 48), "h": values(1, batch, 64, seed=1), "c": values(1, batch, 64, seed=2)}
+    check(text, feeds if cell else {k: feeds[k] for k in "xh"}, {"rnn-step"}, w=values(1, 64 * gates, 48) * 0.2,
+          r=values(1, 64 * gates, 64) * 0.2, b=values(1, 128 * gates))
+
+
 @pytest.mark.parametrize("opset", [12, 17])
 def test_one_hot(opset: int) -> None:
     indices = np.array([[0, 3, 2, -1], [4, 1, -7, 99]], np.int64)

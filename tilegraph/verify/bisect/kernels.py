@@ -23,8 +23,8 @@ from tilegraph.verify.run import Feeds
 from tilegraph.verify.source import read_model
 
 DOMAIN = "ai.tilegraph"
-PASS_OF = {"Region": "fuse-regions", "Attention": "fuse-attention", "Gemm": "fuse-gemm", "Conv": "plan-layouts",
-           "Pool": "plan-layouts"}
+PASS_OF = {"Region": "fuse-regions", "Small": "absorb-leftovers", "Attention": "fuse-attention", "Gemm": "fuse-gemm",
+           "Conv": "plan-layouts", "Pool": "plan-layouts"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,39 @@
+"""Kernels that only copy, or make a single element, in a partition with others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.numeric.compiler.served import normal, numbers, reference, same, served
+from tests.unit.fusion.parse import proto
+from tilegraph.compiler import optimize
+
+W = f"w = Constant<value = float[64,64] {{{numbers(4096, 5)}}}>()"
+STEP = f"""(float[N,62] x, float[2,N,64] s) => (float[1,N,64] y, float[N,1,1] z, float[N,64] t) {{ {W}
+    zero = Constant<value = int64[1] {{0}}>() last = Constant<value = int64[1] {{-1}}>()
+    first = Constant<value = int64 {{0}}>() pads = Constant<value = int64[4] {{0, 0, 0, 2}}>()
+    a = Pad<mode="reflect">(x, pads) p = MatMul(a, w) h = Gather<axis=0>(s, first) q = MatMul(h, w)
+    r = Add(p, q) y = Unsqueeze(r, zero) m = ReduceMean<keepdims=1>(r, last) g = Sigmoid(m) z = Unsqueeze(g, last)
+    t = Identity(h) }}"""
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_step(batch: int) -> None:
+    """One node of the plugin does it where the batch is known; a symbolic one might be large."""
+    model = proto(STEP.replace("N", "1") if batch == 1 else STEP, 18)
+    made = optimize(model)
+    assert batch > 1 or made.summary.engines.get("onnxruntime", 0) == 0
+    feeds = {"x": normal(batch, 62), "s": normal(2, batch, 64, seed=4)}
+    same(served(made, feeds), reference(model, feeds))
+
+
+def test_copies_keep_every_bit() -> None:
+    """NaN with a payload, infinities, minus zero and denormals."""
+    text = f"""(float[2,1,64] s) => (float[1,64] t, float[1,64] y) {{ {W} first = Constant<value = int64 {{0}}>()
+        t = Gather<axis=0>(s, first) y = MatMul(t, w) }}"""
+    bits = np.arange(128, dtype=np.uint32).reshape(2, 1, 64) * 0x01FD5A31 + 0x7FA00001
+    state = bits.view(np.float32)
+    made = optimize(proto(text, 18))
+    assert made.summary.engines.get("onnxruntime", 0) == 0
+    np.testing.assert_array_equal(served(made, {"s": state})[0].view(np.uint32), bits[0])
