@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.extents import Extents
-from tilegraph.codegen.generated import Generated, Kernel
+from tilegraph.codegen.generated import Generated, Kernel, Packed
 from tilegraph.codegen.tir_math import TirMath, V, typed
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, uneven
@@ -29,19 +29,21 @@ class Emitter(Extents):
         self.inputs: dict[int, tuple[t.Var, t.Buffer]] = {}
         self.outputs: dict[int, tuple[t.Var, t.Buffer]] = {}
         self.begin, self.end = t.var("begin", "int64"), t.var("end", "int64")
+        self.imports = ""  # LLVM IR of functions that the kernel calls
 
     def finish(self, name: str, memory: Sequence[t.Buffer], *, extent: Dim, align: int, scratch: Dim, grain: Dim,
-               packed: tuple[tuple[int, int, bool], ...] = (),
-               filters: tuple[tuple[int, Filters], ...] = ()) -> Generated:
+               packed: tuple[Packed, ...] = (), filters: tuple[tuple[int, Filters], ...] = (),
+               features: tuple[str, ...] = ()) -> Generated:
         """The kernel `name` of what was emitted; `memory`: buffers that lie in the scratch."""
         slots, outputs = tuple(sorted(self.inputs)), tuple(sorted(self.outputs))
         used = [*(self.inputs[k] for k in slots), *(self.outputs[k] for k in outputs)]
         place = t.pointer("scratch", "float32")
         declared = [*(t.declare(buffer, pointer) for pointer, buffer in used), *(t.declare(b, place) for b in memory)]
         params = [*(pointer for pointer, _ in used), place, *self.sizes.values(), self.begin, self.end]
-        func = t.prim_func(name, params, t.sequence([*declared, *self.stmts]))
+        body = t.sequence([*declared, *self.stmts])
+        func = t.prim_func(name, params, t.import_llvm(self.imports, body) if self.imports else body)
         return Generated(func, Kernel(name, slots, outputs, tuple(self.sizes), extent, align, scratch, grain, packed,
-                                      filters))
+                                      filters, features))
 
     # -- integers ---------------------------------------------------------------------------------------------
     def share(self, expr: t.Expr, dtype: str = "int64") -> t.Expr:

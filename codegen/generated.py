@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a kernel reads a constant float32 matrix [k, n], or [n, k] if `transposed`, of input `slot`.
+
+    As [panel][k][column in the panel], `panel` columns each; as "bfloat16" [panel][k/2][column][2], k filled up to an
+    even number with a zero.
+    """
+
+    slot: int
+    panel: int
+    transposed: bool
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -15,8 +29,8 @@ class Kernel:
 
     Its parameters are pointers to the inputs `slots`, to `outputs` and to `scratch` bytes, then `sizes`, begin and end.
     It does the part [begin, end) of `extent`; begin is a multiple of `align`, and `grain` is worth a task of its own.
-    `packed`: (slot, panel, transposed) of inputs that are constant matrices [k, n] (or [n, k] if transposed) and that
-    the kernel reads as [panel][k][column in the panel]. `filters`: of constants of convolutions, see there.
+    `packed`: inputs that are constant matrices. `filters`: of constants of convolutions, see there. `features`: what it
+    needs beside the base level of the instruction set.
     """
 
     symbol: str
@@ -27,21 +41,23 @@ class Kernel:
     align: int
     scratch: Dim
     grain: Dim
-    packed: tuple[tuple[int, int, bool], ...] = ()
+    packed: tuple[Packed, ...] = ()
     filters: tuple[tuple[int, Filters], ...] = ()
+    features: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
                 "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
-                "grain": self.grain.to_json(), "packed": self.packed,
-                "filters": [[slot, how.to_json()] for slot, how in self.filters]}
+                "grain": self.grain.to_json(), "packed": [astuple(p) for p in self.packed],
+                "filters": [[slot, how.to_json()] for slot, how in self.filters], "features": self.features}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Kernel:
         return Kernel(data["symbol"], tuple(data["slots"]), tuple(data["outputs"]), tuple(data["sizes"]),
                       Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
-                      Dim.from_json(data["grain"]), tuple((s, p, t) for s, p, t in data["packed"]),
-                      tuple((slot, Filters.from_json(how)) for slot, how in data["filters"]))
+                      Dim.from_json(data["grain"]), tuple(Packed(*p) for p in data["packed"]),
+                      tuple((slot, Filters.from_json(how)) for slot, how in data["filters"]),
+                      tuple(data["features"]))
 
 
 @dataclass(frozen=True)

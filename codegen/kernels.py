@@ -14,7 +14,7 @@ from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.ops.attention import plan_attention
 from tilegraph.ops.conv import plan_conv
 from tilegraph.ops.gemm import plan_gemm
-from tilegraph.ops.prims import Lowered, signature
+from tilegraph.ops.prims import Decline, Lowered, signature
 from tilegraph.ops.region import plan, plan_small
 
 _SEPARATOR = b"\n"
@@ -66,10 +66,18 @@ class KernelStore:
         made: Generated = importlib.import_module(module).generate(planned(lowered), symbol, self.isa.vector_bits)
         if self.dump is not None:
             self.dump(symbol, tvm_compat.text(made.func))
-        data = tvm_compat.compile_object(made.func, triple=self.triple, mcpu=self.isa.llvm_mcpu,
-                                         mattr=self.isa.llvm_mattr())
+        if lacking := set(made.kernel.features) - set(self.isa.features):
+            raise Decline(f"{self.isa} has no {', '.join(sorted(lacking))}")
+        # Only what this kernel needs, so that others are the same whatever else is allowed.
+        isa = Isa(self.isa.base, made.kernel.features)
+        data = tvm_compat.compile_object(made.func, triple=self.triple, mcpu=isa.llvm_mcpu, mattr=isa.llvm_mattr())
         self.compiled += 1
         return made.kernel, data
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the kernels need beside the base level."""
+        return tuple(sorted({f for kernel in self._known.values() for f in kernel.features}))
 
     @property
     def triple(self) -> str:

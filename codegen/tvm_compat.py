@@ -56,6 +56,17 @@ def external(dtype: str, name: str, *args: Expr) -> Expr:
     return X.call_pure_extern(dtype, name, *args)
 
 
+def import_llvm(code: str, body: Stmt) -> Stmt:
+    """`body` with the functions of a text of LLVM IR at hand, to be called by `external`."""
+    return X.AttrStmt(X.IntImm("int32", 0), "pragma_import_llvm", tvm.ir.StringImm(code), body)
+
+
+def check(condition: Expr, reason: str) -> Stmt:
+    """Ends the kernel with the error `reason` unless the condition holds."""
+    text = tvm.ir.StringImm
+    return X.AssertStmt(condition, text("invalid input"), [text(reason)])
+
+
 def prefetch(buffer: Buffer, at: Expr) -> Stmt:
     """Asks for the cache line of an element. It need not exist: a hint reads nothing and cannot fail."""
     read, all_levels, data = (X.IntImm("int32", k) for k in (0, 3, 1))

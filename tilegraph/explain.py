@@ -28,7 +28,8 @@ class Explanation:
 
 
 def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
-            disable: Collection[str] = (), mcpu: str | None = None, progress: Any = None) -> Explanation:
+            disable: Collection[str] = (), mcpu: str | None = None, precision: str = "float32",
+            progress: Any = None) -> Explanation:
     """What tilegraph does, or did, with `model`: an .onnx file (optimized without writing anything) or a .tilegraph
     folder (its report.json; the other arguments do not apply).
 
@@ -41,8 +42,8 @@ def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] |
         raise InputError(f"{path}: no such file or folder")
     from tilegraph.compiler import optimize
 
-    result = optimize(path, target, dims=dims, offload=offload, disable=disable, mcpu=mcpu, dry_run=True,  # type: ignore[arg-type,unused-ignore]
-                      progress=progress)
+    result = optimize(path, target, dims=dims, offload=offload, disable=disable, mcpu=mcpu, precision=precision,
+                      dry_run=True, progress=progress)
     return Explanation(report_of(result))
 
 

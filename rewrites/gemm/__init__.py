@@ -1,5 +1,6 @@
 """Matrix products with constant matrices become composites, together with what follows them point by point."""
 
 from tilegraph.rewrites.gemm.fuse import GemmFusion
+from tilegraph.rewrites.gemm.rounding import PRECISIONS
 
-__all__ = ["GemmFusion"]
+__all__ = ["PRECISIONS", "GemmFusion"]

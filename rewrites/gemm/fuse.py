@@ -20,14 +20,22 @@ from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.gemm.find import Candidate, find, is_product, readers_outside
 from tilegraph.rewrites.gemm.price import check_price
+from tilegraph.rewrites.gemm.rounding import rounded_nodes
 
 STAGE = "gemm"
 
 
 class GemmFusion(CompositePass):
-    """Takes the products that are expected to win, or with offload "all" every one that it can."""
+    """Takes the products that are expected to win, or with offload "all" every one that it can.
+
+    `precision` "bf16": in kernels, operands are rounded to bfloat16; what stays with ONNX Runtime stays float32.
+    """
 
     name = "fuse-gemm"
+
+    def __init__(self, offload: str = "auto", precision: str = "float32") -> None:
+        super().__init__(offload)
+        self.precision = precision
 
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
         found: list[tuple[ir.Graph, Candidate]] = []
@@ -35,11 +43,13 @@ class GemmFusion(CompositePass):
             found += [(graph, candidate) for candidate in self._candidates(model, graph, context)]
         kept = self._unshared(found, context)
         for graph, candidate in kept:
-            call = make_composite(model, graph, candidate.nodes, [candidate.output], kind="Gemm")
+            nodes = rounded_nodes(candidate, self.precision)
+            call = make_composite(model, graph, nodes, [candidate.output], kind="Gemm")
             context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                      op=call.op_type, nodes=[n.name for n in candidate.nodes],
                                      rows=str(candidate.space.m), depth=candidate.space.depth,
-                                     columns=candidate.space.n)
+                                     columns=candidate.space.n,
+                                     precision=self.precision if nodes is not candidate.nodes else "float32")
         for graph in dict.fromkeys(graph for graph, _ in kept):
             graph.sort()
         return bool(kept)

@@ -29,12 +29,19 @@ class Offload(StrEnum):
     none = "none"
 
 
+class Precision(StrEnum):
+    float32 = "float32"
+    bf16 = "bf16"
+
+
 Target = Annotated[str, typer.Option("--target", help="What to compile for; `tilegraph targets` lists them.")]
 Dim = Annotated[list[str], typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dim; repeatable.")]
 OffloadOption = Annotated[Offload, typer.Option("--offload", help="What goes to compiled kernels: what wins, all that "
                                                 "can, or nothing.")]
 Disable = Annotated[list[str], typer.Option("--disable", metavar="PASS", help="Leave a pass out; repeatable.")]
 Mcpu = Annotated[str | None, typer.Option("--mcpu", help="CPU to compile for instead of this one.")]
+PrecisionOption = Annotated[Precision, typer.Option("--precision", help="Of compiled matrix products: bf16 rounds "
+                                                    "their operands to bfloat16, sums stay float32.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- for stdout).")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More output, and tracebacks of errors.")]
@@ -71,6 +78,7 @@ def optimize(
     list_passes: Annotated[bool, typer.Option("--list-passes", help="Print the target's passes and stop.")] = False,
     disable: Disable = [],  # noqa: B006
     mcpu: Mcpu = None,
+    precision: PrecisionOption = Precision.float32,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide everything, compile and write nothing.")] = False,
     dump: Annotated[Path | None, typer.Option("--dump", metavar="DIR", help="Write the model after each pass.")] = None,
     cache_dir: Annotated[Path | None, typer.Option("--cache-dir", metavar="DIR", help="Where compiled kernels are "
@@ -83,8 +91,8 @@ def optimize(
     """Write an optimized folder that ONNX Runtime serves."""
     from tilegraph.cli import commands
 
-    commands.optimize(model, target, output, dim, embed, offload.value, portable, list_passes, disable, mcpu, dry_run,
-                      dump, cache_dir, force, json, quiet, verbose)
+    commands.optimize(model, target, output, dim, embed, offload.value, portable, list_passes, disable, mcpu,
+                      precision.value, dry_run, dump, cache_dir, force, json, quiet, verbose)
 
 
 @app.command()
@@ -140,6 +148,7 @@ def explain(
     offload: OffloadOption = Offload.auto,
     disable: Disable = [],  # noqa: B006
     mcpu: Mcpu = None,
+    precision: PrecisionOption = Precision.float32,
     json: Json = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as a web page.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")] = None,
@@ -149,7 +158,8 @@ def explain(
     """Show every decision: what was fused and compiled, what was not, and why."""
     from tilegraph.cli import commands
 
-    commands.explain(model, target, dim, offload.value, disable, mcpu, json, html, markdown, quiet, verbose)
+    commands.explain(model, target, dim, offload.value, disable, mcpu, precision.value, json, html, markdown, quiet,
+                     verbose)
 
 
 @app.command()

@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from tilegraph import __version__, targets
 from tilegraph.codegen.cache import KernelCache
-from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.kernels import KernelStore
 from tilegraph.codegen.library import link
 from tilegraph.codegen.version import TVM_VERSION
@@ -34,6 +33,7 @@ from tilegraph.passes import Instrument, PassContext, Pipeline
 from tilegraph.rewrites.fusion.composite import DOMAIN
 from tilegraph.spec.artifact import EP_NAME, Library, Manifest, library_file
 from tilegraph.spec.digest import sha256_file
+from tilegraph.targets.base import FLOAT32
 
 OFFLOADS = ("auto", "all", "none")
 RUNTIME = "onnxruntime"
@@ -45,13 +45,14 @@ def list_passes(target: str = "cpu") -> list[str]:
 
 
 def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
-             disable: Collection[str] = (), mcpu: str | None = None, dump: Path | None = None,
-             cache_dir: Path | None = None, progress: Callable[[str], None] | None = None,
+             disable: Collection[str] = (), mcpu: str | None = None, precision: str = FLOAT32,
+             dump: Path | None = None, cache_dir: Path | None = None, progress: Callable[[str], None] | None = None,
              dry_run: bool = False) -> OptimizedModel:
     """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
 
     dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
-    only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. dump: folder for the
+    only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. precision: "bf16" rounds
+    the operands of compiled matrix products to bfloat16 and sums in float32. dump: folder for the
     model after each pass and the kernels' text. dry_run: decide, compile nothing. progress: told each stage's name.
 
     Raises `InputError` (and its kinds) for what the user can mend.
@@ -64,9 +65,9 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     with run.stage("load"):
         graph = load(model, dims=dims)
     summary = Summary(_name(model), target, _count(graph), options={
-        "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu})
+        "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision})
     context = PassContext(run.diagnostics)
-    pipeline = Pipeline(chosen.passes(offload, isa), disabled=disable, instruments=_instruments(dump))
+    pipeline = Pipeline(chosen.passes(offload, isa, precision), disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):
         pipeline.run(graph, context)
     summary.regions = len(run.diagnostics.of("fusion", taken=True))
@@ -87,7 +88,7 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
             parts = _programs(graph, groups, store, run.diagnostics)
         summary.partitions = len(parts)
         with run.stage("link"):
-            linked, library = _link(store, target, isa)
+            linked, library = _link(store, target)
         with run.stage("emit"):
             emit(graph, parts, run.diagnostics)
         manifest = Manifest(target, linked, {p.name: p.program for p in parts}, _digest(model), _tools(), {})
@@ -141,14 +142,15 @@ def _programs(model: ir.Model, groups: list[tuple[ir.Graph, tuple[ir.Node, ...]]
     return parts
 
 
-def _link(store: KernelStore, target: str, isa: Isa) -> tuple[Library, bytes]:
+def _link(store: KernelStore, target: str) -> tuple[Library, bytes]:
     """The linked library and what the manifest says of it; nothing at all where nothing was compiled."""
+    base = store.isa.base
     if not store.objects:
-        return Library("", "", 0, isa.base), b""
+        return Library("", "", 0, base), b""
     with tempfile.TemporaryDirectory(prefix="tilegraph-") as folder:
         path = Path(folder) / "kernels.so"
         info = link(store.objects, path)
-        return Library(library_file(target), info.sha256, info.bytes, isa.base, isa.features), path.read_bytes()
+        return Library(library_file(target), info.sha256, info.bytes, base, store.features), path.read_bytes()
 
 
 def _dumper(folder: Path | None) -> Callable[[str, str], None] | None:

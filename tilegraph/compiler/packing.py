@@ -7,21 +7,30 @@ its bytes are written, one at a time, and never kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from tilegraph.codegen.generated import Packed
 from tilegraph.compiler.filters import pack_filters, packed_extents
 from tilegraph.compiler.tables import TABLES, pack_table, table_extents
 from tilegraph.ops.prims import Decline
 from tilegraph.spec.filters import Filters
 
 Array = np.ndarray[Any, Any]
+_DTYPES = {"float32": ir.DataType.FLOAT, "bfloat16": ir.DataType.BFLOAT16}
 
 
-def pack_columns(matrix: Array, panel: int, transposed: bool) -> Array:
-    """A matrix [k, n], or [n, k] if `transposed`, as [panels, k, panel]; the last panel is filled up with zeros."""
+def pack_columns(matrix: Array, panel: int, transposed: bool, dtype: str = "float32") -> Array:
+    """A matrix [k, n], or [n, k] if `transposed`, as [panels, k, panel]; the last panel is filled up with zeros.
+
+    As "bfloat16" it is rounded to nearest, half to even, and becomes [panels, k/2, panel, 2].
+    """
+    if dtype == "bfloat16":
+        return _pairs(pack_columns(matrix, panel, transposed).astype(ml_dtypes.bfloat16))
     matrix = matrix.T if transposed else matrix
     depth, width = matrix.shape
     panels = -(-width // panel)
@@ -32,20 +41,31 @@ def pack_columns(matrix: Array, panel: int, transposed: bool) -> Array:
     return packed
 
 
+def _pairs(packed: Array) -> Array:
+    """[panels, k, panel] as [panels, k/2, panel, 2]: neighbours along k side by side, an odd k filled up with zeros."""
+    panels, depth, panel = packed.shape
+    if depth % 2:
+        packed = np.concatenate([packed, np.zeros((panels, 1, panel), packed.dtype)], axis=1)
+    return np.ascontiguousarray(packed.reshape(panels, -1, 2, panel).swapaxes(2, 3))
+
+
 class Packer:
     """Makes each packed initializer once, whoever asks for it."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], ir.Value] = {}
 
-    def packed(self, value: ir.Value, panel: int, transposed: bool, extents: tuple[int, ...]) -> ir.Value:
+    def packed(self, value: ir.Value, how: Packed, extents: tuple[int, ...]) -> ir.Value:
         """The initializer that holds `value` packed, in the graph of `value`, a float32 initializer.
 
-        `extents`: [k, n], or [n, k] if `transposed`, the matrix that its elements are in their order.
+        `extents`: [k, n], or [n, k] if transposed, the matrix that its elements are in their order.
         """
-        depth, width = extents[::-1] if transposed else extents
-        return self._once(value, (panel, transposed, extents), f"packed{panel}", (-(-width // panel), depth, panel),
-                          lambda array: pack_columns(array.reshape(extents), panel, transposed))
+        depth, width = extents[::-1] if how.transposed else extents
+        panels = -(-width // how.panel)
+        shape = (-(-depth // 2), how.panel, 2) if how.dtype == "bfloat16" else (depth, how.panel)
+        return self._once(value, (replace(how, slot=0), extents), f"packed{how.panel}_{how.dtype}", (panels, *shape),
+                          lambda array: pack_columns(array.reshape(extents), how.panel, how.transposed, how.dtype),
+                          _DTYPES[how.dtype])
 
     def filters(self, value: ir.Value, how: Filters) -> ir.Value:
         """The initializer that holds `value`, a constant of a convolution or of a matrix, laid out so; or `Decline`."""
@@ -58,13 +78,15 @@ class Packer:
                           lambda array: pack_filters(array, how))
 
     def _once(self, value: ir.Value, how: tuple[Any, ...], suffix: str, extents: tuple[int, ...],
-              make: Callable[[Array], Array]) -> ir.Value:
+              make: Callable[[Array], Array], dtype: ir.DataType | None = None) -> ir.Value:
         if (value, *how) not in self._made:
-            self._made[value, *how] = _register(value, suffix, extents, make)
+            self._made[value, *how] = _register(value, suffix, extents, make, dtype)
         return self._made[value, *how]
 
 
-def _register(value: ir.Value, suffix: str, extents: tuple[int, ...], make: Callable[[Array], Array]) -> ir.Value:
+def _register(value: ir.Value, suffix: str, extents: tuple[int, ...], make: Callable[[Array], Array],
+              dtype: ir.DataType | None) -> ir.Value:
+    """The new initializer, of the original's dtype where none is given."""
     graph, original = value.graph, value.const_value
     assert isinstance(graph, ir.Graph)
     assert original is not None
@@ -72,8 +94,8 @@ def _register(value: ir.Value, suffix: str, extents: tuple[int, ...], make: Call
     while name in graph.initializers:
         name += "_"
     shape = ir.Shape(extents)
-    tensor = ir.LazyTensor(lambda: ir.tensor(make(original.numpy())), dtype=original.dtype, shape=shape, cache=False,
-                           name=name)
-    made = ir.Value(name=name, shape=shape, type=ir.TensorType(original.dtype), const_value=tensor)
+    dtype = dtype or original.dtype
+    tensor = ir.LazyTensor(lambda: ir.tensor(make(original.numpy())), dtype=dtype, shape=shape, cache=False, name=name)
+    made = ir.Value(name=name, shape=shape, type=ir.TensorType(dtype), const_value=tensor)
     graph.register_initializer(made)
     return made

@@ -15,7 +15,7 @@ from tilegraph.ops.attention import lower_attention
 from tilegraph.ops.conv import lower_conv
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
-from tilegraph.ops.lower import lower_region, prims_of
+from tilegraph.ops.lower import lower_region, prims_of, reports
 from tilegraph.ops.lower.base import shape_of
 from tilegraph.ops.prims import Decline, Input, Lowered
 from tilegraph.spec.artifact import KernelCall, Program, Slot, TensorSpec
@@ -39,6 +39,7 @@ class _Step:
     reads: tuple[ir.Value, ...]
     writes: tuple[ir.Value, ...]
     shapes: tuple[Shape, ...]  # of writes
+    name: str  # what errors of a run call it; "" where there are none
 
 
 def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapping[tuple[str, str, str], ir.Function],
@@ -90,19 +91,20 @@ def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], 
     kernel = store.kernel(lowered, kind)
     position = {value: k for k, value in enumerate(function.inputs)}
     inside = dict(lowered.inputs)
-    packed = {slot: (panel, transposed) for slot, panel, transposed in kernel.packed}
+    packed = {how.slot: how for how in kernel.packed}
     filters = dict(kernel.filters)
     reads = []
     for slot in kernel.slots:
         outside = node.inputs[position[inside[slot]]]
         assert outside is not None
         if slot in packed:
-            outside = packer.packed(outside, *packed[slot], _extents(lowered, slot))
+            outside = packer.packed(outside, packed[slot], _extents(lowered, slot))
         elif slot in filters:
             outside = packer.filters(outside, filters[slot])
         reads.append(outside)
     return _Step(kernel, tuple(reads), tuple(node.outputs[k] for k in kernel.outputs),
-                 tuple(_output_shape(lowered, k) for k in kernel.outputs))
+                 tuple(_output_shape(lowered, k) for k in kernel.outputs),
+                 (node.name or "") if reports(lowered) else "")
 
 
 def _extents(lowered: Lowered, slot: int) -> tuple[int, ...]:
@@ -176,4 +178,4 @@ def _call(step: _Step, places: Mapping[ir.Value, Slot], symbols: _Symbols) -> Ke
     kernel = step.kernel
     return KernelCall(kernel.symbol, tuple(places[v] for v in (*step.reads, *step.writes)),
                       tuple(symbols.dim(Dim.symbol(s)) for s in kernel.sizes), symbols.dim(kernel.extent),
-                      symbols.dim(kernel.grain), kernel.align, symbols.dim(kernel.scratch))
+                      symbols.dim(kernel.grain), kernel.align, symbols.dim(kernel.scratch), step.name)

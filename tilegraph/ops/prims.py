@@ -177,11 +177,13 @@ class Pick(Prim):
 class Dot(Prim):
     """The matrix product of `left` [.., M, K] and `right` [.., K, N], leading dims broadcast.
 
-    Only attention is lowered with it; kernels of regions have no contractions.
+    Only attention and products are lowered with it; kernels of regions have no contractions. `rounded`: the 16-bit
+    float to which the elements of both operands are rounded first; sums are of the dtype of the product.
     """
 
     left: Prim = None  # type: ignore[assignment]
     right: Prim = None  # type: ignore[assignment]
+    rounded: str = ""
 
     @property
     def args(self) -> tuple[Prim, ...]:
@@ -237,7 +239,7 @@ def signature(outputs: tuple[Prim, ...], rename: Mapping[str, str] | None = None
             case Concat():
                 body = f"concat[{prim.axis}]({args})"
             case Dot():
-                body = f"dot({args})"
+                body = f"dot{prim.rounded}({args})"
             case _:
                 body = f"{prim.text()}({args})"
         lines.append(f"{names[id(prim)]}: {prim.dtype}{shape(prim.shape)} = {body}")

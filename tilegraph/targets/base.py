@@ -9,16 +9,22 @@ from typing import Protocol
 from tilegraph.codegen.isa import Isa
 from tilegraph.passes import Pass
 
+FLOAT32 = "float32"
+
 
 class Passes(Protocol):
-    """The pipeline before partitioning, for an instruction set; None for the host's."""
+    """The pipeline before partitioning, for an instruction set (None for the host's) and a precision of products.
 
-    def __call__(self, offload: str, isa: Isa | None = None) -> Sequence[Pass]: ...
+    Raises `UsageError` where the instruction set lacks what the precision needs.
+    """
+
+    def __call__(self, offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> Sequence[Pass]: ...
 
 
 @dataclass(frozen=True)
 class Target:
-    """`passes(offload, isa)` is the pipeline before partitioning; `isa(mcpu)` the instruction set to compile for."""
+    """`passes(offload, isa, precision)` is the pipeline before partitioning; `isa(mcpu)` the instruction set to compile
+    for, with the features beside its base level that a kernel may use where it gains by them."""
 
     name: str
     description: str

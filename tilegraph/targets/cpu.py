@@ -5,20 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilegraph.codegen.isa import Isa, from_mcpu, host
+from tilegraph.errors import UsageError
 from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
 from tilegraph.rewrites.fusion import AbsorbLeftovers, RegionFusion
-from tilegraph.rewrites.gemm import GemmFusion
+from tilegraph.rewrites.gemm import PRECISIONS, GemmFusion
 from tilegraph.rewrites.layout import layout_passes
 from tilegraph.rewrites.normalise import NORMALISE
-from tilegraph.targets.base import Target
+from tilegraph.targets.base import FLOAT32, Target
+
+_BFLOAT16 = "avx512bf16"
 
 
-def _passes(offload: str, isa: Isa | None = None) -> Sequence[Pass]:
-    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload),
-            *_layout(offload, isa or _isa(None)), RegionFusion(offload), AbsorbLeftovers(offload))
+def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> Sequence[Pass]:
+    isa = isa or _isa(None)
+    _check(precision, isa)
+    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload, precision),
+            *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload))
+
+
+def _check(precision: str, isa: Isa) -> None:
+    """A slower kernel that rounds its operands would lose the precision for nothing, so there is none."""
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision {precision}: choose one of {', '.join(PRECISIONS)}")
+    if precision == "bf16" and _BFLOAT16 not in isa.features:
+        raise UsageError(f"--precision bf16: {isa} has no products of bfloat16 ({_BFLOAT16}); leave it out, or "
+                         "compile for a CPU that has them, such as --mcpu znver4, cooperlake or sapphirerapids")
 
 
 def _layout(offload: str, isa: Isa) -> Sequence[Pass]:
@@ -27,9 +41,9 @@ def _layout(offload: str, isa: Isa) -> Sequence[Pass]:
 
 
 def _isa(mcpu: str | None) -> Isa:
-    """Row kernels use the base level only, so that a library runs on every CPU of that level."""
+    """Most kernels use the base level only, so that a library runs on every CPU of that level."""
     found = host() if mcpu is None else from_mcpu(mcpu)
-    return Isa(found.base)
+    return Isa(found.base, tuple(f for f in found.features if f == _BFLOAT16))
 
 
 CPU = Target("cpu", "x86-64 CPUs with AVX2 or AVX-512, compiled for this machine or for --mcpu NAME", _passes, _isa)

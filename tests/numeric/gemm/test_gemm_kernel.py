@@ -28,8 +28,8 @@ def run(made: Compiled, feeds: dict[str, Array], tasks: int = 2, offset: int = 4
     matrix goes in flat under the original's name."""
     names = {slot: value.name for slot, value in made.lowered.inputs}
     shapes = {p.slot: tuple(d.as_int() or 0 for d in p.shape) for p in prims_of(made.lowered) if isinstance(p, Input)}
-    packed = {names[slot]: pack_columns(feeds[names[slot]].reshape(shapes[slot]), panel, transposed)
-              for slot, panel, transposed in made.kernel.packed}
+    packed = {names[how.slot]: pack_columns(feeds[names[how.slot]].reshape(shapes[how.slot]), how.panel,
+                                            how.transposed, how.dtype) for how in made.kernel.packed}
     known = {**feeds, **{name: a.reshape(-1, *(1,) * (feeds[name].ndim - 1)) for name, a in packed.items()}}
     return made.run(known, tasks, offset)[0]
 

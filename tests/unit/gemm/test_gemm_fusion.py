@@ -16,13 +16,13 @@ W = "w = Constant<value = float[64,64] {" + ", ".join(str(k % 7 - 3) for k in ra
 B = "b = Constant<value = float[64] {" + ", ".join(str(k % 5) for k in range(64)) + "}>()"
 
 
-def fused(text: str, offload: str = "auto") -> tuple[ir.Model, list[str], list[str]]:
+def fused(text: str, offload: str = "auto", precision: str = "float32") -> tuple[ir.Model, list[str], list[str]]:
     """The model, the operators of each composite, and the reasons against others."""
     graph = model(text)
     context = PassContext()
     for step in NORMALISE:
         step.run(graph, context)
-    result = GemmFusion(offload).run(graph, context)
+    result = GemmFusion(offload, precision).run(graph, context)
     taken = context.diagnostics.of("gemm", taken=True)
     assert result.modified == bool(taken)
     bodies = [" ".join(n.op_type for n in f if n.op_type != "Constant") for f in graph.functions.values()]
@@ -134,3 +134,21 @@ def test_offload() -> None:
     small = "(float[2,2] x) => (float[2,2] y) { w = Constant<value = float[2,2] {1, 2, 3, 4}>() y = MatMul(x, w) }"
     assert fused(small, "all")[1] == ["MatMul"]
     assert fused(f"(float[8,64] x) => (float[8,64] y) {{ {W} y = MatMul(x, w) }}", "none")[1] == []
+
+
+def test_bfloat16_on_request() -> None:
+    text = f"(float[8,64] x) => (float[8,64] y) {{ {W} {B} y = Gemm<alpha=0.5, beta=2.0, transB=1>(x, w, b) }}"
+    graph, bodies, _ = fused(text, precision="bf16")
+    assert bodies == ["Cast Cast Cast Cast Gemm"]
+    (call,) = graph.graph
+    assert [v.dtype for v in call.inputs if v is not None] == [ir.DataType.FLOAT] * 3
+    (body,) = graph.functions.values()
+    product = next(n for n in body if n.op_type == "Gemm")
+    assert [v.dtype for v in product.inputs if v is not None] == [ir.DataType.FLOAT] * 3
+
+
+def test_what_stays_with_onnx_runtime_stays_float32() -> None:
+    graph, bodies, _ = fused("(float[8,64] x, float[64,64] w) => (float[8,64] y) { y = MatMul(x, w) }",
+                             precision="bf16")
+    assert not bodies
+    assert [n.op_type for n in graph.graph] == ["MatMul"]

@@ -35,7 +35,17 @@ def test_an_unknown_target_names_the_known_ones() -> None:
 
 def test_kernels_are_compiled_for_a_level_and_not_for_one_cpu() -> None:
     isa = targets.get("cpu").isa("znver4")
-    assert (isa.base, isa.features) == ("x86-64-v4", ())
+    assert isa.base == "x86-64-v4"
     assert targets.get("cpu").isa(None).base in BASES
+    assert set(isa.features) <= {"avx512bf16"}
     with pytest.raises(UsageError, match="unknown CPU"):
         targets.get("cpu").isa("pentium")
+
+
+def test_a_precision_needs_its_instructions() -> None:
+    cpu = targets.get("cpu")
+    assert list(cpu.passes("auto", cpu.isa("znver4"), "bf16"))
+    with pytest.raises(UsageError, match=r"--precision bf16: x86-64-v3 has no products of bfloat16.*znver4"):
+        cpu.passes("auto", cpu.isa("haswell"), "bf16")
+    with pytest.raises(UsageError, match="--precision fp8: choose one of float32, bf16"):
+        cpu.passes("auto", cpu.isa("znver4"), "fp8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilegraph.ops.gemm.operands import operands
 from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.lower.views import reshape, transpose
 from tilegraph.ops.prims import Dot, Prim
@@ -29,16 +30,16 @@ def lower_einsum(c: NodeContext) -> list[Prim]:
     extents = dict(zip([*left, *right], [*c.arg(0).shape, *c.arg(1).shape], strict=True))
     if any(a != extents[x] for x, a in zip(left, c.arg(0).shape, strict=True)):
         raise c.decline(f"{what}: extents are not equal for certain")
-    if any(p.dtype != "float32" for p in (c.arg(0), c.arg(1))):
-        raise c.decline(f"a product of {c.arg(0).dtype}: kernels are float32")
+    first, matrix, rounded = operands(c)
+    if any(p.dtype != "float32" for p in (first, matrix)):
+        raise c.decline(f"a product of {first.dtype}: kernels are float32")
     depth, width = (Dim.product(tuple(extents[x] for x in labels)) for labels in (summed, columns))
-    first = c.arg(0)
     if [*left] != [*rows, *summed]:
         first = transpose(first, [left.index(x) for x in (*rows, *summed)])
     first = reshape(first, (*(extents[x] for x in rows), depth))
-    matrix = reshape(c.arg(1), (depth, width)) if [*right] == [*summed, *columns] else \
-        transpose(reshape(c.arg(1), (width, depth)), [1, 0])
-    made = reshape(Dot((*first.shape[:-1], width), "float32", left=first, right=matrix),
+    matrix = reshape(matrix, (depth, width)) if [*right] == [*summed, *columns] else \
+        transpose(reshape(matrix, (width, depth)), [1, 0])
+    made = reshape(Dot((*first.shape[:-1], width), "float32", left=first, right=matrix, rounded=rounded),
                    tuple(extents[x] for x in (*rows, *columns)))
     order = [[*rows, *columns].index(x) for x in out]
     return [transpose(made, order) if order != sorted(order) else made]

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.gemm.einsum import lower_einsum
 from tilegraph.ops.gemm.matrix import plan_matrix
+from tilegraph.ops.gemm.operands import operands
 from tilegraph.ops.gemm.space import GemmSpace, Product
 from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import digits, merge, mergeable, with_merged
@@ -29,10 +30,10 @@ LANES = 16  # the widest vectors; a view must not cut one
 
 
 def _matmul(c: NodeContext) -> list[Prim]:
-    return [_dot(c, c.arg(0), c.arg(1))]
+    return [_dot(c, *operands(c))]
 
 
-def _dot(c: NodeContext, left: Prim, right: Prim) -> Dot:
+def _dot(c: NodeContext, left: Prim, right: Prim, rounded: str) -> Dot:
     """A left operand of rank 1 is one row, whose dim the result lacks; leading dims of 1 of the matrix vanish."""
     if not left.shape or len(right.shape) < 2:
         raise c.decline("a product with a vector on the right: one column only streams the left operand")
@@ -44,14 +45,15 @@ def _dot(c: NodeContext, left: Prim, right: Prim) -> Dot:
         raise c.decline(f"a product of {left.dtype}: kernels are float32")
     if left.shape[-1] != right.shape[-2]:
         raise c.decline(f"extents {left.shape[-1]} and {right.shape[-2]} are not equal for certain")
-    return Dot((*left.shape[:-1], right.shape[-1]), left.dtype, left=left, right=right)
+    return Dot((*left.shape[:-1], right.shape[-1]), left.dtype, left=left, right=right, rounded=rounded)
 
 
 def _gemm(c: NodeContext) -> list[Prim]:
     """alpha times the product plus beta times C, which is not read where beta is 0."""
-    left = transpose(c.arg(0), [1, 0]) if c.attr("transA", 0) else c.arg(0)
-    right = transpose(c.arg(1), [1, 0]) if c.attr("transB", 0) else c.arg(1)
-    made = _scaled(_dot(c, left, right), c.attr("alpha", 1.0))
+    left, right, rounded = operands(c)
+    left = transpose(left, [1, 0]) if c.attr("transA", 0) else left
+    right = transpose(right, [1, 0]) if c.attr("transB", 0) else right
+    made = _scaled(_dot(c, left, right, rounded), c.attr("alpha", 1.0))
     beta = c.attr("beta", 1.0)
     if beta == 0 or (c.optional(2) is None and (len(c.node.inputs) < 3 or c.node.inputs[2] is None)):
         return [made]
@@ -120,7 +122,7 @@ class _Product(Puller[GemmSpace]):
             slot = matrix.slot
         rows, value, places = _merge_rows(rows, value, (left.address, flat_address(self.index, self.root.shape)))
         space = GemmSpace(rows, cols, k, Dim.product(dot.shape[:-1]), width, depth, places[0], left.slot, slot,
-                          transposed, value, places[1], matrix)
+                          transposed, value, places[1], dot.rounded or "float32", matrix)
         _check(space)
         return space
 
@@ -157,6 +159,8 @@ def _check(space: GemmSpace) -> None:
     """Vectors along the last column loop must be contiguous or constant wherever they are used, and whole."""
     lanes = space.cols[-1]
     constants = {space.right_slot} if space.matrix is None else {table.load.slot for table in space.matrix.tables}
+    if space.matrix is not None and space.precision != "float32":
+        raise Decline(f"a computed matrix in {space.precision}")
     if len(space.cols) > 1:
         extent = lanes.extent.as_int()
         if extent is None or extent % LANES:

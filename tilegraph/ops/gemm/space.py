@@ -17,7 +17,7 @@ class Product(Inst):
 
 @dataclass(frozen=True)
 class GemmSpace:
-    """out[m, n] = value(sum_k left[m, k] * right[k, n]), float32.
+    """out[m, n] = value(sum_k left[m, k] * right[k, n]), float32; `precision` is what both operands are rounded to.
 
     The row m is the mixed radix number of the loops `rows`, outermost first, the column n that of `cols`; there may be
     no rows (one row). `left` is the element offset of (m, k) in input `left_slot`; `right_slot` is the matrix, [k, n]
@@ -38,4 +38,5 @@ class GemmSpace:
     transposed: bool
     value: Inst
     address: Ix
+    precision: str = "float32"
     matrix: Matrix | None = None

@@ -31,10 +31,11 @@ class Options:
     disable: tuple[str, ...] = ()
     dims: dict[str, int] = field(default_factory=dict)
     mcpu: str | None = None
+    precision: str = "float32"
 
     def optimize(self, model: Path | ir.Model) -> OptimizedModel:
         return optimize(model, self.target, dims=self.dims or None, offload=self.offload, disable=self.disable,
-                        mcpu=self.mcpu)
+                        mcpu=self.mcpu, precision=self.precision)
 
     def without(self, *passes: str) -> Options:
         return replace(self, disable=tuple(dict.fromkeys((*self.disable, *passes))))
@@ -45,7 +46,8 @@ class Options:
         said = [f"--offload {self.offload}"] if self.offload != "auto" else []
         said += [f"--disable {name}" for name in self.disable]
         said += [f"--dim {name}={size}" for name, size in self.dims.items()]
-        return " ".join(said + ([f"--mcpu {self.mcpu}"] if self.mcpu else []))
+        said += [f"--mcpu {self.mcpu}"] if self.mcpu else []
+        return " ".join(said + ([f"--precision {self.precision}"] if self.precision != "float32" else []))
 
 
 def options_of(folder: Path) -> Options | None:
@@ -54,7 +56,8 @@ def options_of(folder: Path) -> Options | None:
         report: Any = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
         said = report["options"]
         return Options(str(report["target"]), str(said["offload"]), tuple(map(str, said["disable"])),
-                       {str(k): int(v) for k, v in said["dims"].items()}, said["mcpu"])
+                       {str(k): int(v) for k, v in said["dims"].items()}, said["mcpu"],
+                       str(said.get("precision", "float32")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
