@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from tilegraph.cost import CostModel, RegionCost, estimate
+from tilegraph.cost import CostModel, Extents, RegionCost, estimate
 from tilegraph.graph import GraphView
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.prims import Decline, Lowered
@@ -88,17 +88,17 @@ def work(space: Space, *, per_row: float = 1.0) -> float:
     return total
 
 
-def elements(value: ir.Value) -> int:
-    """The estimated number of elements; 0 where the shape is unknown."""
+def elements(value: ir.Value, known: Extents = ()) -> int:
+    """The estimated number of elements, see `estimate`; 0 where the shape is unknown."""
     if value.shape is None:
         return 0
     dims = [d if isinstance(d, int) else d.value for d in value.shape]
-    return 0 if any(d is None for d in dims) else estimate(Dim.product(d for d in dims if d is not None))
+    return 0 if any(d is None for d in dims) else estimate(Dim.product(d for d in dims if d is not None), known)
 
 
-def size_bytes(value: ir.Value) -> int:
+def size_bytes(value: ir.Value, known: Extents = ()) -> int:
     name = "" if value.dtype is None else value.dtype.name.lower()
-    return elements(value) * BYTES.get(name, 4)
+    return elements(value, known) * BYTES.get(name, 4)
 
 
 def price(candidate: Candidate, view: GraphView, model: CostModel) -> RegionCost:

@@ -9,7 +9,9 @@ form, and units that the assignment leaves where they are.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -28,12 +30,13 @@ from tilegraph.rewrites.conv.write import CONVS, Array
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.fusion.legal import size_bytes
-from tilegraph.rewrites.layout.assign import Assignment, assign
-from tilegraph.rewrites.layout.problem import Problem, pose
+from tilegraph.rewrites.layout.assign import Assignment, assign, price
+from tilegraph.rewrites.layout.problem import Problem, pose, scenarios
 from tilegraph.rewrites.normalise.edit import replace
 
 STAGE = "layout"
 _MIN_RATIO = 1.03  # what the whole graph must gain: estimates are no better
+_TINY = 1e-9
 
 
 class LayoutPlanning(CompositePass):
@@ -54,10 +57,8 @@ class LayoutPlanning(CompositePass):
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
         if not windows:
             return False
-        problem = pose(units, view, self.lanes, force=self.offload == "all")
-        found = assign(problem.choices, problem.values)
-        if found.plain_us is not None and found.plain_us < _MIN_RATIO * found.us:
-            found = Assignment(frozenset(), found.plain_us, found.plain_us, ())
+        problem, found = choose([pose(units, view, self.lanes, known=known, force=self.offload == "all")
+                                 for known in scenarios(units)])
         self._report(units, problem, found, context)
         if not found.blocked:
             return False
@@ -79,6 +80,29 @@ class LayoutPlanning(CompositePass):
                 STAGE, conversion.value, f"{'into' if conversion.blocks else 'out of'} blocks of {self.lanes} channels",
                 op="conversion", bytes=size_bytes(value), us=round(conversion.us, 2), into_blocks=conversion.blocks,
                 producer="graph input" if made is None else made.op_type, readers=dict(readers))
+
+
+def choose(problems: Sequence[Problem]) -> tuple[Problem, Assignment[Unit]]:
+    """The assignment for sizes that only the run knows, with the problem that it is the answer to.
+
+    Each scenario's best assignment is priced under all; the one wins whose worst ratio to a scenario's best is least.
+    Nothing is blocked if that gains less than `_MIN_RATIO` over the scenarios (geometric mean).
+    """
+    answers = [assign(p.choices, p.values) for p in problems]
+    best, least = 0, math.inf
+    for k, answer in enumerate(answers):
+        worst = max(price(p.choices, p.values, answer.blocked) / max(own.us, _TINY)
+                    for p, own in zip(problems, answers, strict=True))
+        if worst < least - _TINY:
+            best, least = k, worst
+    problem, found = problems[best], answers[best]
+    plain = found.plain_us
+    if plain is not None:
+        gains = [price(p.choices, p.values, frozenset()) / max(price(p.choices, p.values, found.blocked), _TINY)
+                 for p in problems]
+        if math.prod(gains) < _MIN_RATIO ** len(gains):
+            found = Assignment(frozenset(), plain, plain, ())
+    return problem, found
 
 
 @dataclass

@@ -12,16 +12,20 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from tilegraph.cost import CostModel, estimate
+from tilegraph.cost import CostModel, Extents, estimate
 from tilegraph.cost import conv as cost
 from tilegraph.graph import GraphView
 from tilegraph.ops.conv import algorithm
+from tilegraph.ops.lower.base import shape_of
 from tilegraph.rewrites.conv.units import Unit, follows, is_window
 from tilegraph.rewrites.conv.write import reads_plain
 from tilegraph.rewrites.fusion.blocked import free_in_runtime, is_blocked
 from tilegraph.rewrites.fusion.legal import elements, size_bytes
 from tilegraph.rewrites.layout.assign import Choice, Moved
 from tilegraph.spec.dims import Dim
+
+_BATCHES = 1, 8
+_OTHERS = 64, 512
 
 
 @dataclass(frozen=True)
@@ -33,25 +37,46 @@ class Problem:
     by_name: dict[str, ir.Value]
 
 
-def pose(units: Sequence[Unit], view: GraphView, lanes: int, *, force: bool = False) -> Problem:
-    """`force`: every window that can be blocked must be."""
+def pose(units: Sequence[Unit], view: GraphView, lanes: int, *, known: Extents = (), force: bool = False) -> Problem:
+    """`known`: what symbolic extents are taken to be. `force`: every window that can be blocked must be."""
     owner = {node: unit for unit in units for node in unit.nodes}
     model = CostModel()
     choices: dict[Unit, Choice] = {}
     for unit in units:
-        plain = None if force and unit.is_window else _plain_us(unit, view, model)
-        choices[unit] = Choice(_blocked_us(unit, owner, view), plain)
+        plain = None if force and unit.is_window else _plain_us(unit, view, model, known)
+        choices[unit] = Choice(_blocked_us(unit, owner, view, known), plain)
     values = dict.fromkeys(v for unit in units for v in (*unit.reads, *unit.outputs))
-    return Problem(choices, [_moved(v, owner, view, lanes) for v in values], {v.name or "": v for v in values})
+    return Problem(choices, [_moved(v, owner, view, lanes, known) for v in values], {v.name or "": v for v in values})
 
 
-def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: int) -> Moved[Unit]:
+def scenarios(units: Sequence[Unit]) -> list[Extents]:
+    """What symbolic extents may be when the model runs: batches of 1 and 8, other extents of 64 and 512.
+
+    A symbol is a batch if it is the first dim of a value. One scenario without symbols.
+    """
+    shapes = [shape_of(v) for unit in units for v in (*unit.reads, *unit.outputs)]
+    symbols = sorted({s for shape in shapes for d in shape for s in _bare(d)})
+    batches = {shape[0].bare_symbol for shape in shapes}
+    found = [tuple((s, batch if s in batches else other) for s in symbols) for batch in _BATCHES for other in _OTHERS]
+    return list(dict.fromkeys(found))
+
+
+def _bare(dim: Dim) -> set[str]:
+    """The symbols of a dim, those inside named expressions too."""
+    found: set[str] = set()
+    for name in dim.symbols:
+        inner = Dim.of(name)
+        found |= {name} if inner.bare_symbol is not None else _bare(inner)
+    return found
+
+
+def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: int, known: Extents) -> Moved[Unit]:
     producer = value.producer()
     made = None if producer is None else owner.get(producer)
     users = view.users(value)
     readers = [owner[u] for u in users if u in owner and value in owner[u].reads]
     plain = value in view.outputs or any(u not in owner or value not in owner[u].reads for u in users)
-    size = size_bytes(value)
+    size = size_bytes(value, known)
     assert value.shape is not None
     channels = value.shape[1]
     convert = cost.convert_us(size, isinstance(channels, int) and channels % lanes == 0)
@@ -69,51 +94,51 @@ def _leaves(value: ir.Value, view: GraphView) -> bool:
     return value in view.outputs or any(not is_window(u) and not is_blocked(u.outputs[0]) for u in view.users(value))
 
 
-def _plain_us(unit: Unit, view: GraphView, model: CostModel) -> float:
+def _plain_us(unit: Unit, view: GraphView, model: CostModel, known: Extents) -> float:
     """In ONNX Runtime, with the conversions of its own that do not depend on the neighbours."""
     total = 0.0
     for node in unit.nodes:
         if is_window(node):
             assert unit.space is not None
-            total += cost.runtime_us(work_of(unit))
+            total += cost.runtime_us(work_of(unit, known))
         elif not free_in_runtime(node, view):
-            total += model.node_us(node.op_type, max(elements(v) for v in node.outputs), 0)
-            total += sum(cost.pass_us(size_bytes(v)) for v in (*node.inputs, *node.outputs) if v is not None)
+            total += model.node_us(node.op_type, max(elements(v, known) for v in node.outputs), 0)
+            total += sum(cost.pass_us(size_bytes(v, known)) for v in (*node.inputs, *node.outputs) if v is not None)
     for node in unit.nodes:
         for value in node.outputs:
             if is_blocked(value) and view.users(value) and _leaves(value, view):
-                total += cost.reorder_us(size_bytes(value))
+                total += cost.reorder_us(size_bytes(value, known))
         source = node.inputs[0]
         if is_window(node) and source is not None and not reads_plain(node) and not is_blocked(source):
             readers = sum(is_window(u) for u in view.users(source))
-            total += cost.reorder_us(size_bytes(source)) / max(readers, 1)
+            total += cost.reorder_us(size_bytes(source, known)) / max(readers, 1)
     return total
 
 
-def _blocked_us(unit: Unit, owner: dict[ir.Node, Unit], view: GraphView) -> float:
+def _blocked_us(unit: Unit, owner: dict[ir.Node, Unit], view: GraphView, known: Extents) -> float:
     """In our kernels. What passes from one pointwise node to the next stays in registers: they become one region."""
     if unit.space is not None:
-        return cost.kernel_us(work_of(unit)) + sum(cost.pass_us(size_bytes(v)) for v in unit.reads[1:])
+        return cost.kernel_us(work_of(unit, known)) + sum(cost.pass_us(size_bytes(v, known)) for v in unit.reads[1:])
     node = unit.nodes[-1]
     moved = [*unit.reads, *node.outputs]
     if _joins(unit):
         moved = [v for v in unit.reads if not ((made := v.producer()) in owner and _joins(owner[made]))]
         moved += [v for v in node.outputs if v in view.outputs
                   or not all(u in owner and _joins(owner[u]) for u in view.users(v))]
-    return sum(cost.pass_us(size_bytes(v)) for v in moved)
+    return sum(cost.pass_us(size_bytes(v, known)) for v in moved)
 
 
 def _joins(unit: Unit) -> bool:
     return unit.space is None and follows(unit.nodes[-1])
 
 
-def work_of(unit: Unit) -> cost.Work:
+def work_of(unit: Unit, known: Extents = ()) -> cost.Work:
     """What the window of a unit has to do; symbolic extents count as `cost.estimate` assumes."""
     space = unit.space
     assert space is not None
-    results = estimate(Dim.product(a.out for a in space.axes) * space.n)
-    sizes = estimate(Dim.product(a.size for a in space.axes) * space.n)
-    taps = estimate(Dim.product(a.kernel for a in space.axes))
+    results = estimate(Dim.product(a.out for a in space.axes) * space.n, known)
+    sizes = estimate(Dim.product(a.size for a in space.axes) * space.n, known)
+    taps = estimate(Dim.product(a.kernel for a in space.axes), known)
     channels = space.depth * space.groups if space.kind == "conv" else space.filters
     return cost.Work(space.kind, algorithm(space), space.lanes, space.depth, space.filters, taps, results,
                      4 * sizes * channels, 4 * results * space.filters, plain=not space.blocked)

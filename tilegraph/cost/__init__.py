@@ -1,5 +1,5 @@
 """Estimates that guide decisions. A cost model is never a measurement."""
 
-from tilegraph.cost.model import CostModel, RegionCost, estimate
+from tilegraph.cost.model import CostModel, Extents, RegionCost, estimate
 
-__all__ = ["CostModel", "RegionCost", "estimate"]
+__all__ = ["CostModel", "Extents", "RegionCost", "estimate"]

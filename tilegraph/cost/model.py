@@ -12,6 +12,8 @@ from tilegraph.spec.dims import Dim
 
 ASSUMED_EXTENT = 64  # what a symbolic extent is taken to be
 
+Extents = tuple[tuple[str, int], ...]  # symbol -> what it is taken to be instead
+
 _ORT_NODE_US = 1.2  # dispatch, output allocation and shape work of one node
 _EP_NODE_US = 0.4  # an EP node, and what each input that is not constant adds
 _EP_INPUT_US = 0.08
@@ -53,16 +55,19 @@ class RegionCost:
         return f"estimated {self.kernel_us:.1f} µs against {self.runtime_us:.1f} µs in ONNX Runtime"
 
 
-def estimate(dim: Dim) -> int:
-    """A number for a dim: symbols count ASSUMED_EXTENT, and those that name an expression count its value."""
-    return max(dim.evaluate({symbol: _assumed(symbol) for symbol in dim.symbols}), 0)
+def estimate(dim: Dim, known: Extents = ()) -> int:
+    """A number for a dim: symbols count what `known` says or ASSUMED_EXTENT, and those that name an expression count
+    its value."""
+    return max(dim.evaluate({symbol: _assumed(symbol, known) for symbol in dim.symbols}), 0)
 
 
-@lru_cache(maxsize=4096)
-def _assumed(symbol: str) -> int:
+@lru_cache(maxsize=16384)
+def _assumed(symbol: str, known: Extents) -> int:
     """A kernel's extents are symbols named after the model's: "((h-1)//2)+1" is half of h, not ASSUMED_EXTENT."""
     named = Dim.of(symbol)
-    return ASSUMED_EXTENT if named.bare_symbol is not None else estimate(named)
+    if named.bare_symbol is None:
+        return estimate(named, known)
+    return dict(known).get(symbol, ASSUMED_EXTENT)
 
 
 class CostModel:

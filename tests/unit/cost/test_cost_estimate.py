@@ -16,3 +16,9 @@ def test_a_symbol_that_names_an_expression_counts_its_value() -> None:
     assert half.bare_symbol is not None
     assert estimate(half * half) == 32 * 32
     assert estimate(Dim.symbol("p2o.DynamicDimension.0")) == 64
+
+
+def test_what_symbols_are_taken_to_be() -> None:
+    half = Dim.symbol("((h-1)//2)+1")
+    assert estimate(half * Dim.of("n"), (("h", 9), ("n", 3))) == 15
+    assert estimate(half * Dim.of("n"), (("n", 3),)) == 32 * 3
