@@ -7,7 +7,7 @@ nodes; whether it is a softmax of modified scores is for `tilegraph.ops.attentio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -24,7 +24,8 @@ class Core:
     """The nodes that must be in the composite: the products, and everything on a path from one to the other.
 
     `weights`: which input of `second` the softmax feeds. `guard`: what decides from the mask alone that a row has no
-    key, as ONNX's Attention does; several attentions may share it.
+    key, as ONNX's Attention does; several attentions may share it. `others`: cores with another first product, for
+    where this one makes no attention.
     """
 
     first: ir.Node
@@ -32,6 +33,7 @@ class Core:
     weights: int
     between: frozenset[ir.Node]
     guard: frozenset[ir.Node] = frozenset()
+    others: tuple[Core, ...] = ()
 
     @property
     def nodes(self) -> frozenset[ir.Node]:
@@ -39,7 +41,7 @@ class Core:
 
 
 def is_product(node: ir.Node) -> bool:
-    return (domain_of(node), node.op_type) in CONTRACTIONS
+    return (domain_of(node), node.op_type) in CONTRACTIONS and len(node.inputs) == 2
 
 
 def has_softmax(nodes: frozenset[ir.Node]) -> bool:
@@ -74,12 +76,11 @@ def _behind(second: ir.Node, index: int, value: ir.Value, free: Callable[[ir.Nod
         elif kind_of(node) is not None and len(cone) < _CONE:
             cone.add(node)
             stack.extend(v.producer() for v in node.inputs if v is not None)
-    found = [(first, between) for first in products if has_softmax(between := frozenset(_between(first, cone)))]
-    if not found:
-        return None
-    # The nearest: others make a bias, as scores of relative positions that are padded and shifted.
-    first, between = min(found, key=lambda pair: len(pair[1]))
-    return Core(first, second, index, between, frozenset(_guard(between)))
+    found = [Core(first, second, index, between, frozenset(_guard(between)))
+             for first in products if has_softmax(between := frozenset(_between(first, cone)))]
+    # The nearest first: others make a bias, as scores of relative positions that are padded and shifted.
+    found.sort(key=lambda core: len(core.between))
+    return replace(found[0], others=tuple(found[1:])) if found else None
 
 
 def _guard(between: frozenset[ir.Node]) -> Iterator[ir.Node]:

@@ -11,6 +11,7 @@ does as fast.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import onnx_ir as ir
@@ -25,7 +26,7 @@ from tilegraph.rewrites.attention.extend import Extender
 from tilegraph.rewrites.attention.extents import read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
-from tilegraph.rewrites.attention.positions import introduce, put_back
+from tilegraph.rewrites.attention.positions import introduce, introduce_switches, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
@@ -53,7 +54,7 @@ class AttentionFusion(CompositePass):
             if next(cores(GraphView(graph), lambda n: True), None) is None:
                 continue
             _prepare(model, graph)
-            counting = introduce(graph)
+            counting = introduce(graph) + introduce_switches(graph, _between(graph))
             found = self._attentions(model, graph, context)
             for candidate, share in found:
                 call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones, "Attention")
@@ -78,10 +79,8 @@ class AttentionFusion(CompositePass):
         found: list[tuple[Candidate, float]] = []
         for core in list(cores(view, lambda n: True)):
             try:
-                if core.nodes & taken:
-                    raise Decline("part of it belongs to another attention")
-                candidate = Extender(core, view, opsets, partial(_is_free, taken, owner_of(core.first)), pinned,
-                                     reach.is_convex).run()
+                candidate = self._candidate(core, taken, partial(Extender, view=view, opsets=opsets, pinned=pinned,
+                                                                 convex=reach.is_convex))
                 share = density(candidate.lowered, candidate.space)
                 cost = price(candidate, share, self.cost_model)
                 if self.offload == "auto" and not cost.wins:
@@ -96,6 +95,19 @@ class AttentionFusion(CompositePass):
             found.append((candidate, 1.0 if share is None else round(share.elements, 4)))
         return found
 
+    def _candidate(self, core: Core, taken: set[ir.Node], extender: Callable[..., Extender]) -> Candidate:
+        """The attention with the first of the products behind its softmax that makes one; else the nearest's reason."""
+        reason: Decline | None = None
+        for one in (core, *core.others):
+            try:
+                if one.nodes & taken:
+                    raise Decline("part of it belongs to another attention")
+                return extender(one, free=partial(_is_free, taken, owner_of(one.first))).run()
+            except Decline as why:
+                reason = reason or why
+        assert reason is not None
+        raise reason
+
     def _refuse(self, context: PassContext, core: Core, reason: Decline) -> None:
         where = f" (at {reason.node})" if reason.node and reason.node not in reason.reason else ""
         context.diagnostics.refused(STAGE, core.second.name or "", reason.reason + where, op=core.second.op_type,
@@ -108,6 +120,13 @@ def _prepare(model: ir.Model, graph: ir.Graph) -> None:
     for core in list(cores(GraphView(graph), lambda n: True)):
         settle(core)
         read_elsewhere(core, graph, names)
+
+
+def _between(graph: ir.Graph) -> list[ir.Node]:
+    """What lies between the products of anything that looks like attention."""
+    found = {node: None for core in cores(GraphView(graph), lambda n: True) for one in (core, *core.others)
+             for node in one.between}
+    return list(found)
 
 
 def _is_free(taken: set[ir.Node], owner: Owner | None, node: ir.Node) -> bool:

@@ -1,22 +1,31 @@
-"""Constants that count up, as masks are made of, become Range nodes: the kernel then computes them.
+"""Constants that say more as nodes.
 
-Constant folding turns a Range of known length into a table; a mask that reads the table has to be scanned for what it
-hides, one that is made of positions says so by itself. Tables that no attention took in are put back.
+- Those that count up, as masks are made of, become Range: the kernel then computes them. Constant folding turns a Range
+  of known length into a table; a mask that reads the table has to be scanned for what it hides, one that is made of
+  positions says so by itself.
+- Those of 0 and 1 that weights are multiplied by after the softmax become casts of bool: of a kernel's operands only
+  the dtype is known, and weights stay a softmax only under factors that are never negative.
+
+Constants that no attention took in are put back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 _MOST = 1 << 17  # elements
+_SWITCHES = 1 << 26
+_POWERS = frozenset({"Softmax", "Exp", "Div", "Cast"})
 
 
 @dataclass(frozen=True)
 class Counting:
-    """A constant, and the nodes that compute it: Range, and Reshape where it has several dims."""
+    """A constant, and the nodes that compute it: Range, and Reshape where it has several dims, or Cast."""
 
     constant: ir.Value
     nodes: tuple[ir.Node, ...]
@@ -37,6 +46,40 @@ def introduce(graph: ir.Graph) -> list[Counting]:
             value.replace_all_uses_with(made.result)
             found.append(made)
     return found
+
+
+def introduce_switches(graph: ir.Graph, between: Iterable[ir.Node]) -> list[Counting]:
+    """Replaces constants of 0 and 1 that what a softmax made is multiplied by; `between`: nodes of attentions."""
+    found = []
+    for node in between:
+        if node.op_type != "Mul" or node.domain not in ("", "ai.onnx"):
+            continue
+        for value, other in (node.inputs, node.inputs[::-1]):
+            made = None if other is None else other.producer()
+            if value is None or made is None or made.op_type not in _POWERS:
+                continue
+            switch = _switch(graph, value)
+            if switch is not None:
+                value.replace_all_uses_with(switch.result)
+                found.append(switch)
+    return found
+
+
+def _switch(graph: ir.Graph, value: ir.Value) -> Counting | None:
+    tensor = value.const_value
+    if tensor is None or value.graph is not graph or not value.is_initializer() or value.is_graph_input() \
+            or value.is_graph_output() or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) \
+            or not 1 < tensor.size <= _SWITCHES:
+        return None
+    array = tensor.numpy()
+    if not np.isin(array, (0, 1)).all():
+        return None
+    source = _constant(graph, f"{value.name}_switch", array.astype(bool), ir.DataType.BOOL)
+    node = ir.node("Cast", [source], attributes={"to": int(tensor.dtype)}, name=f"{value.name}_switched")
+    node.outputs[0].name = f"{value.name}_as_number"
+    node.outputs[0].shape, node.outputs[0].type = value.shape, value.type
+    graph.insert_before(next(iter(graph)), [node])
+    return Counting(value, (node,))
 
 
 def put_back(graph: ir.Graph, found: list[Counting]) -> None:
@@ -91,7 +134,7 @@ def _scalar(graph: ir.Graph, name: str, number: int, dtype: ir.DataType) -> ir.V
     return _constant(graph, name, np.array(number, dtype.numpy()), dtype)
 
 
-def _constant(graph: ir.Graph, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+def _constant(graph: ir.Graph, name: str, array: np.ndarray[Any, Any],
               dtype: ir.DataType) -> ir.Value:
     tensor = ir.tensor(array, dtype=dtype, name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)

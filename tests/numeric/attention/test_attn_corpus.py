@@ -17,6 +17,8 @@ MODELS = {
     "timesformer-ts17-eager-static": 4, "vit-ts14-sdpa-batch": 2,
     "w2v_conformer-dy18-eager-static": 2, "whisper-dy18-sdpa-dyn-dec": 4,
     "whisper-ts17-eager-static-enc": 2, "bart-dy18-sdpa-dyn-dec": 4, "tf_block-tf17": 1,
+    "xlnet-ts14-eager-static-hf4": 2, "reformer-dy18-eager-static": 2, "gpt_bigcode-ts14-eager-dyn-hf4": 2,
+    "jax_block_mha-jax21": 1,
 }
 
 

@@ -9,7 +9,7 @@ difference to ReduceLogSumExp, and exponentials without a maximum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,6 +49,27 @@ def softmax(weights: Inst, key: Var) -> Softmax:
     return found
 
 
+@dataclass(frozen=True)
+class _Exponent:
+    """y: the sum of `base` and `terms`, which are 0 or less. `known`: what `base` holds already, as further terms."""
+
+    base: Inst
+    terms: tuple[Inst, ...] = ()
+    known: tuple[Inst, ...] = ()
+
+    def softmax(self, empty: bool) -> Softmax:
+        """`empty`: rows whose powers are all 0 have weights of 0."""
+        terms = (*self.terms, *self.known) if empty else self.terms
+        if not terms:
+            if empty:
+                raise Decline("rows whose weights add up to 0 are treated apart, and no mask tells which they are")
+            return Softmax(self.base)
+        mask = terms[0]
+        for term in terms[1:]:
+            mask = _add(mask, term)
+        return Softmax(_add(self.base, mask), hides=mask if empty else None)
+
+
 class _Reader:
     def __init__(self, key: Var) -> None:
         self.key = key
@@ -58,16 +79,21 @@ class _Reader:
         weights = _unrounded(weights)
         if operator(weights) == "Where":
             return self._guard(*weights.args)
+        y, empty = self._normal(weights)
+        return y.softmax(empty)
+
+    def _normal(self, weights: Inst) -> tuple[_Exponent, bool]:
+        """(y, whether weights of rows whose powers are all 0 are 0) of powers that are divided by their sum."""
         quotient = _quotient(weights)
         if quotient is not None:
-            powers, total = _unrounded(quotient[0]), quotient[1]
-            whole = self._is_sum(total, powers)
-            if whole is not None:
-                return Softmax(self.exponent(powers), whole)
+            powers = _unrounded(quotient[0])
+            empty = self._is_sum(quotient[1], powers)
+            if empty is not None:
+                return self.exponent(powers), empty
         if operator(weights) == "Exp":  # of a difference to the logarithm of the sum
-            x = self._less_log_sum(weights.args[0])
-            if x is not None:
-                return Softmax(x)
+            y = self._less_log_sum(weights.args[0])
+            if y is not None:
+                return y, False
         raise Decline(NOT_A_SOFTMAX)
 
     def _guard(self, condition: Inst, one: Inst, other: Inst) -> Softmax:
@@ -82,25 +108,14 @@ class _Reader:
             for peak, low in (condition.args, condition.args[::-1]):
                 if isinstance(peak, Fold) and peak.kind in ("max", "peak") and _is(low, _LOWEST):
                     return Softmax(self.weights(other).x, hides=peak.operand)
-        kept = self._where_positive(condition, one, other)
-        if kept is not None and _is(kept[2], 0):
-            total, weights = kept[0], kept[1]
-            quotient = _quotient(_unrounded(weights))
-            if quotient is not None and self._is_sum(total, _unrounded(quotient[0])) is not None:
-                return Softmax(self.weights(weights).x, True)
+        kept = _where_positive(condition, one, other)
+        if kept is not None and _is(kept.otherwise, 0):
+            quotient = _quotient(_unrounded(kept.chosen))
+            if quotient is not None and self._is_sum(kept.value, _unrounded(quotient[0])) is not None:
+                y, _ = self._normal(_unrounded(kept.chosen))
+                # A sum of NaN is not above 0, but it is not equal to 0 either.
+                return Softmax(y.softmax(False).x, True) if kept.strict else y.softmax(True)
         raise Decline(NOT_A_SOFTMAX)
-
-    def _where_positive(self, condition: Inst, one: Inst, other: Inst) -> tuple[Inst, Inst, Inst] | None:
-        """(t, chosen for t > 0, chosen for t = 0) of a t that is never below 0."""
-        test = operator(condition)
-        if test == "Not":
-            return self._where_positive(condition.args[0], other, one)
-        left, right = condition.args[:2] if len(condition.args) >= 2 else (condition, condition)
-        if (test == "Greater" and _is(right, 0)) or (test == "Less" and _is(left, 0)):
-            return (left if test == "Greater" else right), one, other
-        if test == "Equal" and (_is(right, 0) or _is(left, 0)):
-            return (left if _is(right, 0) else right), other, one
-        return None
 
     def _is_sum(self, total: Inst, powers: Inst) -> bool | None:
         """None if `total` is not the sum of `powers` over the keys; else whether something else stands for a sum of 0.
@@ -109,8 +124,8 @@ class _Reader:
         """
         total = _unrounded(total)
         if operator(total) == "Where":
-            kept = self._where_positive(*total.args)
-            whole = None if kept is None or kept[0] is not kept[1] else self._is_sum(kept[0], powers)
+            kept = _where_positive(*total.args)
+            whole = None if kept is None or kept.value is not kept.chosen else self._is_sum(kept.value, powers)
             return None if whole is None else True
         if operator(total) == "Add" and _has_peak(powers):
             for rest, tiny in (total.args, total.args[::-1]):
@@ -120,7 +135,7 @@ class _Reader:
             return False
         return None
 
-    def _less_log_sum(self, value: Inst) -> Inst | None:
+    def _less_log_sum(self, value: Inst) -> _Exponent | None:
         """y where `value` is y - log(sum(exp(y))) but for what is the same along a row."""
         terms = _terms(value)
         logs = [t for t, sign in terms if sign < 0 and operator(t) == "Log"]
@@ -135,11 +150,11 @@ class _Reader:
         return self.exponent(total.operand) if sorted(rest) == sorted((id(t), sign) for t, sign in inside) else None
 
     # -- powers ---------------------------------------------------------------------------------------------------
-    def exponent(self, powers: Inst) -> Inst:
+    def exponent(self, powers: Inst) -> _Exponent:
         """y where `powers` are exp(y) times what is the same along a row."""
         powers = _unrounded(powers)
         if operator(powers) == "Exp":
-            return self._moving(powers.args[0])
+            return _Exponent(self._moving(powers.args[0]))
         if operator(powers) == "Where":
             condition, one, other = powers.args
             if not any(isinstance(inst, Fold) for inst in insts(condition)):
@@ -153,24 +168,23 @@ class _Reader:
         if operator(powers) == "Mul":
             for kept, factor in (powers.args, powers.args[::-1]):
                 if not any(isinstance(inst, Fold) for inst in insts(factor)):
-                    logarithm = self._log(factor)
-                    return _add(self.exponent(kept), logarithm)
-        try:
-            return self.weights(powers).x  # LogSoftmax, or a guard whose rows stay 0
-        except Decline as reason:
-            raise Decline(NOT_A_SOFTMAX) from reason
+                    y = self.exponent(kept)
+                    return replace(y, terms=(*y.terms, self._log(factor)))
+        raise Decline(NOT_A_SOFTMAX)
 
-    def _chosen(self, condition: Inst, powers: Inst, when: bool) -> Inst:
+    def _chosen(self, condition: Inst, powers: Inst, when: bool) -> _Exponent:
         """y of powers that are 0 unless `condition` is `when`.
 
         NaN of a hidden key is passed over with its power; where the powers were divided by their sum before, it is in
         all of them.
         """
         y = self.exponent(powers)
-        if operator(_unrounded(powers)) == "Exp":
-            lowest = Literal("float32", _LOWEST)
-            return _apply("Where", "float32", condition, *((y, lowest) if when else (lowest, y)))
-        return _add(y, _choose(condition, *((0.0, _LOWEST) if when else (_LOWEST, 0.0))))
+        term = _choose(condition, *((0.0, _LOWEST) if when else (_LOWEST, 0.0)))
+        if operator(_unrounded(powers)) != "Exp":
+            return replace(y, terms=(*y.terms, term))
+        lowest = Literal("float32", _LOWEST)
+        base = _apply("Where", "float32", condition, *((y.base, lowest) if when else (lowest, y.base)))
+        return _Exponent(base, known=(term,))
 
     def _moving(self, value: Inst) -> Inst:
         """`value` without what is the same along a row."""
@@ -205,6 +219,30 @@ class _Reader:
         if _is_never_negative(factor):
             return _apply("Log", "float32", factor)
         raise Decline("weights are multiplied by something that may be negative after the softmax")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A choice by a value that is never below 0: `chosen` where it is above. `strict`: and `otherwise` for NaN too."""
+
+    value: Inst
+    chosen: Inst
+    otherwise: Inst
+    strict: bool
+
+
+def _where_positive(condition: Inst, one: Inst, other: Inst) -> _Kept | None:
+    test = operator(condition)
+    if test == "Not":
+        return _where_positive(condition.args[0], other, one)
+    if test in ("Greater", "Less"):
+        left, right = condition.args if test == "Greater" else condition.args[::-1]
+        return _Kept(left, one, other, True) if _is(right, 0) else None
+    if test == "Equal":
+        for value, zero in (condition.args, condition.args[::-1]):
+            if _is(zero, 0):
+                return _Kept(value, other, one, False)
+    return None
 
 
 def _is_never_negative(value: Inst) -> bool:

@@ -11,16 +11,18 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from tilegraph.ops.attention.forms import softmax
 from tilegraph.ops.attention.space import AttentionSpace, Cache, Part, Score
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import NodeContext
+from tilegraph.ops.lower.reductions import axes_of, reduce_over
 from tilegraph.ops.lower.tables import Rule
 from tilegraph.ops.lower.views import transpose
 from tilegraph.ops.prims import Concat, Decline, Dot, Lowered, Prim, Reduce, View
 from tilegraph.ops.pull import Puller
-from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, index_of, insts
+from tilegraph.ops.space import Fold, Inst, Load, index_of, insts
 from tilegraph.spec.dims import Dim
 
 MAX_DEPTH = 256  # of d and of e
@@ -63,7 +65,14 @@ def _einsum(c: NodeContext) -> list[Prim]:
     return [transpose(_dot(c, left, right), [made.index(label) for label in out])]
 
 
+def _greatest(c: NodeContext) -> list[Prim]:
+    """ReduceMax that passes over NaN: the sum of the weights does not."""
+    x = c.arg(0)
+    return [reduce_over(c, "peak", x, axes_of(c, x), bool(int(c.attr("keepdims", 1))))]
+
+
 CONTRACTIONS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Einsum"): _einsum}
+_RULES = {**CONTRACTIONS, ("", "ReduceMax"): _greatest}
 
 
 def lower_attention(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
@@ -71,7 +80,7 @@ def lower_attention(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opset
 
     `outputs`: the result, then concatenations of keys or values that the kernel makes (see `Cache`).
     """
-    return lower_region(nodes, outputs, opsets, CONTRACTIONS)
+    return lower_region(nodes, outputs, opsets, _RULES)
 
 
 def plan_attention(lowered: Lowered) -> AttentionSpace:
@@ -101,14 +110,14 @@ class _Attention(Puller[AttentionSpace]):
         if not isinstance(prim, Dot):
             raise Decline("something other than views follows the second matrix product")
         depth, width = prim.shape, _static(prim.shape[-1], "the width of the values")
-        i, e = _loop(at[-2], depth[-2], "i"), _loop(at[-1], depth[-1], "e")
+        i, e = _query(at[-2], depth[-2]), _loop(at[-1], depth[-1], "e")
         batch = tuple(v for v in self.loops if v not in (i, e))
         j = Var("j", prim.left.shape[-1])
         self.column, self.query = j, i
         left = self.pull(prim.left, (*project(at[:-2], prim.left.shape[:-2]), at[-2], _at(j)))
         self.inner = e
         v = self._inner(prim.right, (*project(at[:-2], prim.right.shape[:-2]), _at(j), at[-1]), "the values")
-        x, guarded, hides = _softmax(left)
+        weights = softmax(left, j)
         if len(self.dots) != 1:
             raise Decline("no matrix product makes the scores" if not self.dots else
                           "the scores are made of more than one matrix product")
@@ -119,14 +128,14 @@ class _Attention(Puller[AttentionSpace]):
         self.inner = d
         rows = self._inner(first.left, (*project(outer, first.left.shape[:-2]), place[-2], _at(d)), "the queries")
         columns = self._inner(first.right, (*project(outer, first.right.shape[:-2]), _at(d), place[-1]), "the keys")
-        if _at(i) == place[-2] and _at(j) == place[-1]:
+        if at[-2] == place[-2] and _at(j) == place[-1]:
             q, k = rows, columns
-        elif _at(i) == place[-1] and _at(j) == place[-2]:  # keys times queries, read transposed
+        elif at[-2] == place[-1] and _at(j) == place[-2]:  # keys times queries, read transposed
             q, k = columns, rows
         else:
             raise Decline("the scores are not read in the order in which they are computed")
-        space = AttentionSpace(batch, i, j, d, e, q, k, v, x, depth_d, width, guarded,
-                               flat_address(self.index, self.root.shape), hides,
+        space = AttentionSpace(batch, i, j, d, e, q, k, v, weights.x, depth_d, width, weights.guarded,
+                               flat_address(self.index, self.root.shape), weights.hides,
                                caches=tuple(self.caches[k] for k in sorted(self.caches)))
         if len(self.caches) != len(self.made):
             raise Decline("a further result is no concatenation of keys or values")
@@ -210,6 +219,14 @@ def _loop(ix: Ix, extent: Dim, name: str) -> Var:
     return single[0]
 
 
+def _query(ix: Ix, extent: Dim) -> Var:
+    """The loop over queries of those that walk the rows of the product: heads that share keys may be rows too."""
+    if len(ix.terms) < 2 or not _walks(ix, extent):
+        return _loop(ix, extent, "i")
+    loops = [atom for atom, _ in ix.terms if isinstance(atom, Var)]
+    return max(loops, key=lambda v: (v.extent.as_int() is None, v.extent.as_int() or 0))
+
+
 def _static(extent: Dim, what: str) -> int:
     size = extent.as_int()
     if size is None:
@@ -217,71 +234,6 @@ def _static(extent: Dim, what: str) -> int:
     if size > MAX_DEPTH:
         raise Decline(f"{what} is {size}, more than {MAX_DEPTH}")
     return size
-
-
-def operator(inst: Inst) -> str:
-    """The ONNX operator of a pointwise value, domain included; "" for others."""
-    return inst.point.key.partition("<")[0] if isinstance(inst, Apply) else ""
-
-
-def _softmax(weights: Inst) -> tuple[Inst, bool, Inst | None]:
-    """(x, whether NaN weights become 0, the term that hides whole rows) of a softmax over the column loop."""
-    guarded, hides = False, None
-    if operator(weights).startswith("round["):  # to a 16-bit float: the kernel keeps what it has
-        weights = weights.args[0]
-    if operator(weights) == "Where":
-        condition, zero, rest = weights.args
-        if operator(condition) == "IsNaN" and condition.args[0] is rest and _is_zero(zero):
-            weights, guarded = rest, True
-        elif operator(condition) == "Equal" and _is_zero(zero):
-            hides = _greatest_is_lowest(condition)
-            weights = rest
-    found = _quotient(weights)
-    if found is None:
-        raise Decline("the weights of the second matrix product are not a softmax over its keys")
-    powers, total = found
-    if not isinstance(total, Fold) or total.kind != "sum" or total.operand is not powers or operator(powers) != "Exp":
-        raise Decline("the weights of the second matrix product are not a softmax over its keys")
-    shifted = powers.args[0]
-    if operator(shifted) != "Sub":
-        raise Decline("the softmax does not subtract the maximum of the row")
-    x, peak = shifted.args
-    if not isinstance(peak, Fold) or peak.kind not in ("max", "peak") or peak.operand is not x:
-        raise Decline("the softmax subtracts something other than the maximum of the row")
-    if any(isinstance(inst, Fold) for inst in insts(x)):
-        raise Decline("the scores are changed by a reduction before the softmax")
-    if hides is not None and not _is_term(hides, x):
-        raise Decline("rows are given up by something other than a term of their scores")
-    return x, guarded, hides
-
-
-def _greatest_is_lowest(condition: Inst) -> Inst:
-    """b of a comparison of its greatest value over the keys with minus infinity."""
-    for peak, low in (condition.args, condition.args[::-1]):
-        if isinstance(peak, Fold) and peak.kind in ("max", "peak") and isinstance(low, Literal) \
-                and low.value == float("-inf"):
-            return peak.operand
-    raise Decline("the weights of the second matrix product are not a softmax over its keys")
-
-
-def _is_term(part: Inst, x: Inst) -> bool:
-    """Whether x is minus infinity or NaN wherever `part` is minus infinity: x is a sum that it is added to."""
-    return part is x or (operator(x) == "Add" and any(_is_term(part, one) for one in x.args))
-
-
-def _is_zero(inst: Inst) -> bool:
-    return isinstance(inst, Literal) and inst.value == 0
-
-
-def _quotient(inst: Inst) -> tuple[Inst, Inst] | None:
-    """(a, b) of a / b or of a * reciprocal(b)."""
-    if operator(inst) == "Div":
-        return inst.args[0], inst.args[1]
-    if operator(inst) == "Mul":
-        for a, b in (inst.args, inst.args[::-1]):
-            if operator(b) == "Reciprocal":
-                return a, b.args[0]
-    return None
 
 
 def _check(space: AttentionSpace) -> None:
