@@ -8,8 +8,12 @@ bfloat16 to intrinsics, so small functions in LLVM IR do, which are inlined.
 from __future__ import annotations
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.emitter import Emitter
+from tilegraph.codegen.gemm.kernel import ProductKernel
+from tilegraph.codegen.generated import Generated, Packed
 from tilegraph.codegen.tir_math import V, typed
+from tilegraph.ops.gemm import GemmSpace
+from tilegraph.ops.prims import Decline
+from tilegraph.spec.dims import Dim
 
 FEATURE = "avx512bf16"
 LANES = 16
@@ -31,32 +35,74 @@ define <16 x i32> @tg_to_pairs(<16 x float> %first, <16 x float> %second) always
 """
 
 
-def add_pairs(sums: t.Expr, left: t.Expr, right: t.Expr) -> t.Expr:
-    """`sums` (16 floats) plus the products of the pairs in `left` and `right` (16 int32 each)."""
-    return t.external(typed("float32", LANES), "tg_add_pairs", sums, left, right)
+def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
+    """Emits `space`, of precision bfloat16, as the function `name`. Raises `Decline` for other than 512 bits."""
+    if vector_bits // 32 != LANES:
+        raise Decline(f"products of bfloat16 need {FEATURE}")
+    return _Pairs(space, vector_bits).run(name)
 
 
-def convert_row(e: Emitter, source: t.Buffer, start: t.Expr, target: t.Buffer, place: t.Expr, depth: int) -> None:
-    """`depth` floats of `source` from `start` as pairs of bfloat16 from `place` of `target`, rounded half to even.
+class _Pairs(ProductKernel):
+    """A task converts the rows of a block when it comes to the block: a few percent of a panel's multiplications."""
 
-    Whole vectors are written: what is past the end of the row is zero.
-    """
-    whole, rest = divmod(depth, 2 * LANES)
-    if whole:
-        with e.loop("k", whole) as k:
-            at = e.share(t.Add(start, t.Mul(k, e.i64(2 * LANES))))
-            halves = [e.read(source, "float32", t.Add(at, e.i64(half * LANES)), LANES) for half in (0, 1)]
-            _store(e, target, t.Add(place, t.Mul(k, e.i64(LANES))), halves)
-    if rest:
-        part = e.local("part", "float32", 2 * LANES)
-        for half in (0, 1):
-            e.write(part, half * LANES, e.f32(0.0), LANES)
-        with e.loop("c", rest) as c:
-            e.write(part, c, e.read(source, "float32", t.Add(start, t.Add(c, e.i64(whole * 2 * LANES)))))
-        halves = [e.math.share(e.read(part, "float32", half * LANES, LANES)) for half in (0, 1)]
-        _store(e, target, t.Add(place, e.i64(whole * LANES)), halves)
+    def __init__(self, space: GemmSpace, vector_bits: int) -> None:
+        super().__init__(space, vector_bits)
+        self.depth = -(-space.depth // 2)
+        self.dtype = "int32"
+        self.e.imports = FUNCTIONS
+        # From a row to the next: whole vectors, and no multiple of 4 KB, whose lines share a set of the cache.
+        self.pitch = -(-self.depth // LANES) * LANES
+        self.pitch += LANES if self.pitch % 1024 == 0 else 0
+        self.first: t.Expr = None
 
+    def open(self) -> None:
+        super().open()
+        self.source, self.left = self.left, self.e.flat("pairs", "int32")
 
-def _store(e: Emitter, target: t.Buffer, place: t.Expr, halves: list[V]) -> None:
-    pairs = t.external(typed("int32", LANES), "tg_to_pairs", *(v.expr for v in halves))
-    e.write(target, place, V(pairs, "int32", LANES), LANES)
+    def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
+        space = self.space
+        scratch = scratch + Dim.min(space.m, self.block) * (self.pitch * 4)
+        packed = (Packed(space.right_slot, self.tile.panel, space.transposed, space.precision),)
+        return self.e.finish(name, [*memory, self.left], extent=extent, align=1, scratch=scratch, grain=grain,
+                             packed=packed, features=(FEATURE,))
+
+    def start(self, unit: t.Expr, panel: t.Expr, first: t.Expr, rows: t.Expr) -> None:
+        e = self.e
+        self.first = first
+        with e.when(t.Or(t.EQ(unit, e.begin), t.EQ(panel, e.i64(0)))), e.loop("r", rows) as r:
+            (start,) = super().left_rows(e.share(t.Add(first, r)), 1)
+            self._convert(start, e.share(t.Mul(r, e.i64(self.pitch))))
+
+    def left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
+        e = self.e
+        start = e.share(t.Mul(t.Sub(row, self.first), e.i64(self.pitch)))
+        return [t.Add(start, e.i64(r * self.pitch)) if r else start for r in range(rows)]
+
+    def multiply(self, left: t.Expr, right: t.Expr, sums: t.Expr) -> t.Expr:
+        return t.external(typed("float32", LANES), "tg_add_pairs", sums, left, right)
+
+    def _convert(self, start: t.Expr, place: t.Expr) -> None:
+        """The row of floats at `start` as pairs from `place`, rounded half to even.
+
+        Whole vectors are written: what is past the end of the row is zero.
+        """
+        e = self.e
+        whole, rest = divmod(self.space.depth, 2 * LANES)
+        if whole:
+            with e.loop("k", whole) as k:
+                at = e.share(t.Add(start, t.Mul(k, e.i64(2 * LANES))))
+                halves = [e.read(self.source, "float32", t.Add(at, e.i64(h * LANES)), LANES) for h in (0, 1)]
+                self._store(t.Add(place, t.Mul(k, e.i64(LANES))), halves)
+        if rest:
+            part = e.local("part", "float32", 2 * LANES)
+            for h in (0, 1):
+                e.write(part, h * LANES, e.f32(0.0), LANES)
+            with e.loop("c", rest) as c:
+                at = t.Add(start, t.Add(c, e.i64(whole * 2 * LANES)))
+                e.write(part, c, e.read(self.source, "float32", at))
+            halves = [e.math.share(e.read(part, "float32", h * LANES, LANES)) for h in (0, 1)]
+            self._store(t.Add(place, e.i64(whole * LANES)), halves)
+
+    def _store(self, place: t.Expr, halves: list[V]) -> None:
+        pairs = t.external(typed("int32", LANES), "tg_to_pairs", *(v.expr for v in halves))
+        self.e.write(self.left, place, V(pairs, "int32", LANES), LANES)

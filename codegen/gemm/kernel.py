@@ -5,9 +5,6 @@ the left operand is read where it is. A unit of work is a block of rows times a 
 the level 2 cache. Within it, groups of rows times the panel's vectors are accumulated in registers, `CHUNK` steps of
 k at a time: the layout of Goto and van de Geijn 2008 without packing of the left operand, as a group's rows stay in the
 caches anyway. The group then goes through memory to the epilogue, which costs little beside its multiplications.
-
-In bfloat16 both operands are pairs along k that take the place of single elements. A task converts the rows of a block
-when it comes to the block; that takes some percent of the multiplications of one panel.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
-from tilegraph.codegen.gemm import bfloat16
 from tilegraph.codegen.generated import Generated, Packed
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.gemm import GemmSpace, Product
@@ -89,11 +85,8 @@ class ProductKernel:
         self.e = Emitter()
         self.result = self.e.output(0, "float")
         self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Product)]
-        self.paired = space.precision == "bfloat16"
-        if self.paired and self.tile.lanes != bfloat16.LANES:
-            raise Decline(f"products of bfloat16 need {bfloat16.FEATURE}")
-        self.depth = -(-space.depth // 2) if self.paired else space.depth  # steps of k
-        self.dtype = "int32" if self.paired else "float32"  # of what one step reads
+        self.depth = space.depth  # steps of k
+        self.dtype = "float32"  # of what a step reads
 
     def run(self, name: str) -> Generated:
         e, space, tile = self.e, self.space, self.tile
@@ -102,19 +95,11 @@ class ProductKernel:
         panels = -(-space.n // tile.panel)
         self.block = BLOCK_ROWS if panels >= _FEW else BLOCK_ROWS // 4
         blocks = space.m.ceildiv(self.block)
-        memory = []
-        if self.paired:
-            self.pitch = _pitch(self.depth)
-            self.pairs = e.flat("pairs", "int32")
-            memory.append(self.pairs)
-            e.imports = bfloat16.FUNCTIONS
         with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
             p = e.share(t.Rem(u, e.i64(panels)))
             first = e.share(t.Mul(t.Div(u, e.i64(panels)), e.i64(self.block)))
             rows = e.share(t.Min(t.Sub(e.dim(space.m), first), e.i64(self.block)))
-            if self.paired:
-                with e.when(t.Or(t.EQ(u, e.begin), t.EQ(p, e.i64(0)))):
-                    self._convert(first, rows)
+            self.start(u, p, first, rows)
             if panels * tile.panel == space.n:
                 self._unit(p, first, rows, tile.panel)
             elif panels == 1:
@@ -127,22 +112,12 @@ class ProductKernel:
                 e.stmts.append(t.IfThenElse(t.LT(p, e.i64(panels - 1)), t.sequence(whole), t.sequence(last)))
         work = (Dim.min(space.m, self.block) + _STREAM) * (self.depth * tile.vectors)
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
-        scratch = Dim.min(space.m, self.block) * (self.pitch * 4) if self.paired else Dim.of(0)
-        return self.finish(name, memory, extent=blocks * panels, scratch=scratch, grain=grain)
+        return self.finish(name, [], extent=blocks * panels, scratch=Dim.of(0), grain=grain)
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
         space = self.space
         packed = (Packed(space.right_slot, self.tile.panel, space.transposed, space.precision),)
-        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, packed=packed,
-                             features=(bfloat16.FEATURE,) if self.paired else ())
-
-    def _convert(self, first: t.Expr, rows: t.Expr) -> None:
-        """The rows of a block as pairs, in the scratch."""
-        e = self.e
-        with e.loop("r", rows) as r:
-            (start,) = self._left_rows(e.share(t.Add(first, r)), 1)
-            bfloat16.convert_row(e, self.left, start, self.pairs, e.share(t.Mul(r, e.i64(self.pitch))),
-                                 self.space.depth)
+        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, packed=packed)
 
     # -- a block of rows times a panel ------------------------------------------------------------------------
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
@@ -150,7 +125,6 @@ class ProductKernel:
         e, size = self.e, self.tile.rows
         self.vectors = -(-columns // self.tile.lanes)
         column = e.share(t.Mul(p, e.i64(self.tile.panel)))
-        self.first = first
         base = self.base(column)
         static, near = self.space.m.as_int(), self.near()
         if static is None or static >= size:
@@ -185,7 +159,7 @@ class ProductKernel:
     def _group(self, row: t.Expr, rows: int, base: t.Expr, column: t.Expr, columns: int, ahead: Ahead) -> None:
         """`rows` rows from `row`: the product, then the epilogue row by row."""
         e, tile = self.e, self.tile
-        starts = self._converted_rows(row, rows) if self.paired else self._left_rows(row, rows)
+        starts = self.left_rows(row, rows)
         width = self.vectors * tile.lanes
         made = e.local("made", "float32", rows * width)
         depth = self.depth
@@ -246,12 +220,10 @@ class ProductKernel:
         lanes = tile.lanes
         right = self.columns(t.Add(base, t.Mul(k, e.i64(tile.panel))))
         for r, start in enumerate(starts):
-            left = e.math.widen(e.read(self.pairs if self.paired else self.left, self.dtype, t.Add(start, k)), lanes)
+            left = e.math.widen(e.read(self.left, self.dtype, t.Add(start, k)), lanes)
             for v in range(self.vectors):
                 place = (r * self.vectors + v) * lanes
-                before = e.read(sums, "float32", place, lanes).expr
-                call = bfloat16.add_pairs(before, left, right[v].expr) if self.paired else \
-                    t.intrinsic(typed("float32", lanes), "llvm.fma", left, right[v].expr, before)
+                call = self.multiply(left, right[v].expr, e.read(sums, "float32", place, lanes).expr)
                 e.write(sums, place, V(call, "float32", lanes), lanes)
 
     # -- the matrix -----------------------------------------------------------------------------------------------
@@ -273,13 +245,15 @@ class ProductKernel:
         return [e.math.share(e.read(self.right, self.dtype, t.Add(at, e.i64(v * lanes)), lanes))
                 for v in range(self.vectors)]
 
-    def _converted_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
-        """Where each row of the left operand starts in the scratch."""
-        e = self.e
-        start = e.share(t.Mul(t.Sub(row, self.first), e.i64(self.pitch)))
-        return [t.Add(start, e.i64(r * self.pitch)) if r else start for r in range(rows)]
+    # -- the left operand -----------------------------------------------------------------------------------------
+    def start(self, unit: t.Expr, panel: t.Expr, first: t.Expr, rows: t.Expr) -> None:
+        """Before a unit of the block of `rows` rows from `first`."""
 
-    def _left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
+    def multiply(self, left: t.Expr, right: t.Expr, sums: t.Expr) -> t.Expr:
+        """`sums` and the product of one step, vectors all."""
+        return t.intrinsic(typed("float32", self.tile.lanes), "llvm.fma", left, right, sums)
+
+    def left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
         """Where each row of the left operand starts."""
         e, space = self.e, self.space
         e.loops[space.k] = e.i64(0)
@@ -301,13 +275,6 @@ class ProductKernel:
         known = {id(leaf): value for leaf in self.leaves}
         value = e.value(space.value, space.cols[-1], width, known)
         e.write(self.result, e.index(space.address), value, width)
-
-
-def _pitch(depth: int) -> int:
-    """Elements from a converted row to the next: whole vectors, and no multiple of 4 KB, whose lines share a set of the
-    level 1 cache."""
-    pitch = -(-depth // bfloat16.LANES) * bfloat16.LANES
-    return pitch + bfloat16.LANES if pitch % 1024 == 0 else pitch
 
 
 def _added(e: Emitter, values: list[V]) -> V:
