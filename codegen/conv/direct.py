@@ -70,7 +70,8 @@ class _Direct(Sliding):
 
     def generate(self, name: str) -> Generated:
         assert self.space.weights_slot is not None
-        filters = ((self.space.weights_slot, Filters("direct", self.vectors * self.lanes, self.step)),)
+        kind = "transposed" if self.space.phases else "direct"
+        filters = ((self.space.weights_slot, Filters(kind, self.vectors * self.lanes, self.step)),)
         return self.run(name, filters, self.space.depth * self.taps * self.height * self.vectors)
 
     def _begin(self) -> None:

@@ -84,8 +84,7 @@ class Results(ABC):
         self.set_loop(space.at[-1], x)
         e.loops[space.lane] = e.i64(0)
         for j in range(self.now):
-            block = self.block_of(j)
-            self.set_loop(space.block, block)
+            block = self.set_block(self.block_of(j))
             value = e.math.share(e.read(sums, "float32", _plus(e, place, j * self.lanes), self.lanes))
             value = self.finished(value, block)
             if self.bias is not None:
@@ -94,6 +93,17 @@ class Results(ABC):
             known = {id(leaf): value for leaf in self.leaves}
             e.write(self.result, e.index(space.address), e.value(space.value, space.lane, self.lanes, known),
                     self.lanes)
+
+    def set_block(self, number: t.Expr) -> t.Expr:
+        """Takes the number of a block apart into its phases and the block of channels, which is returned."""
+        e, space = self.e, self.space
+        if space.phases:
+            channels = e.i64(-(-space.filters // self.lanes))
+            rest = e.share(t.Div(number, channels))
+            number = e.share(t.Rem(number, channels))
+            e.set_loops(space.phases, rest)
+        self.set_loop(space.block, number)
+        return number
 
     def finished(self, value: V, block: t.Expr) -> V:
         """The result of what was summed: zero in lanes that are no channels."""

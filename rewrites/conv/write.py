@@ -24,7 +24,7 @@ from tilegraph.rewrites.conv.upsample import factors
 
 Array = np.ndarray[Any, Any]
 
-CONVS = frozenset({"Conv"})
+CONVS = frozenset({"Conv", "ConvTranspose"})
 POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 MIN_OPSET = 11  # Pad and Slice by inputs
 _AXES_AS_INPUTS = 13  # of Unsqueeze and Split
@@ -242,7 +242,7 @@ class BlockedWriter:
 def reads_plain(node: ir.Node) -> bool:
     """Whether a convolution reads its source in plain layout whatever is chosen."""
     groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
-    return node.op_type in CONVS and groups == 1 and channels_of(_present(node, 0)) <= PLAIN_CHANNELS
+    return node.op_type == "Conv" and groups == 1 and channels_of(_present(node, 0)) <= PLAIN_CHANNELS
 
 
 def channels_of(value: ir.Value) -> int:

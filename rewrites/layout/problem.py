@@ -7,6 +7,7 @@ happen only at the border of our layout are added to the conversion there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: 
     channels = value.shape[1]
     convert = cost.convert_us(size, isinstance(channels, int) and channels % lanes == 0)
     kept = is_blocked(value)
-    windows = any(is_window(u) and not reads_plain(u) for u in users)
+    windows = any(_in_blocks(u) and not reads_plain(u) for u in users)
     # ONNX Runtime brings its own value into plain layout for us, if it would not have done so anyway.
     leaves = kept and not _leaves(value, view)
     return Moved(value.name or "", made, tuple(dict.fromkeys(readers)), plain,
@@ -91,7 +92,12 @@ def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: 
 
 def _leaves(value: ir.Value, view: GraphView) -> bool:
     """Whether ONNX Runtime alone makes a plain copy of its blocked `value`."""
-    return value in view.outputs or any(not is_window(u) and not is_blocked(u.outputs[0]) for u in view.users(value))
+    return value in view.outputs or any(not _in_blocks(u) and not is_blocked(u.outputs[0]) for u in view.users(value))
+
+
+def _in_blocks(node: ir.Node) -> bool:
+    """Whether ONNX Runtime computes the window `node` in its blocked layout."""
+    return is_window(node) and node.op_type != "ConvTranspose"
 
 
 def _plain_us(unit: Unit, view: GraphView, model: CostModel, known: Extents) -> float:
@@ -109,8 +115,8 @@ def _plain_us(unit: Unit, view: GraphView, model: CostModel, known: Extents) -> 
             if is_blocked(value) and view.users(value) and _leaves(value, view):
                 total += cost.reorder_us(size_bytes(value, known))
         source = node.inputs[0]
-        if is_window(node) and source is not None and not reads_plain(node) and not is_blocked(source):
-            readers = sum(is_window(u) for u in view.users(source))
+        if _in_blocks(node) and source is not None and not reads_plain(node) and not is_blocked(source):
+            readers = sum(_in_blocks(u) for u in view.users(source))
             total += cost.reorder_us(size_bytes(source, known)) / max(readers, 1)
     return total
 
@@ -141,4 +147,5 @@ def work_of(unit: Unit, known: Extents = ()) -> cost.Work:
     taps = estimate(Dim.product(a.kernel for a in space.axes), known)
     channels = space.depth * space.groups if space.kind == "conv" else space.filters
     return cost.Work(space.kind, algorithm(space), space.lanes, space.depth, space.filters, taps, results,
-                     4 * sizes * channels, 4 * results * space.filters, plain=not space.blocked)
+                     4 * sizes * channels, 4 * results * space.blocks * space.lanes, plain=not space.blocked,
+                     phases=math.prod(v.extent.value for v in space.phases))

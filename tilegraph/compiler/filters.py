@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # F(2,
 
 def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
     """The shape of what `pack_filters` makes of a tensor of `shape`."""
+    if how.kind == "transposed":
+        shape = _apart_extents(shape, how)
     panels = -(-shape[0] // how.panel)
     rows, columns = _window(shape)
     match how.kind:
-        case "direct":
+        case "direct" | "transposed":
             return panels, -(-shape[1] // how.block), columns, rows, how.block, how.panel
         case "taps":
             return panels, rows, columns, how.panel
@@ -32,6 +35,8 @@ def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
 def pack_filters(array: Array, how: Filters) -> Array:
     """Weights [K, C, (rows,) columns] or a bias [K] laid out as `how` says."""
     extents = packed_extents(array.shape, how)
+    if how.kind == "transposed":
+        array, how = _apart(array, how), replace(how, kind="direct")
     if how.kind == "winograd":
         points = np.einsum("ik,ockl,jl->ijoc", _G, array.astype(np.float64), _G).reshape(len(_G) ** 2, *array.shape[:2])
         whole = np.zeros((len(points), extents[0] * how.panel, array.shape[1]), array.dtype)
@@ -46,6 +51,20 @@ def pack_filters(array: Array, how: Filters) -> Array:
     parts = whole.reshape(extents[0], how.panel, depth // how.block, how.block, rows, columns)
     return np.ascontiguousarray(parts.transpose(0, 2, 5, 4, 3, 1) if how.kind == "direct"
                                 else parts.transpose(0, 2, 3, 4, 5, 1)).reshape(extents)
+
+
+def _apart_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, int, int, int]:
+    rows, columns = _window(shape)
+    return rows * columns * (-(-shape[1] // how.block) * how.block), shape[0], 1, 1
+
+
+def _apart(array: Array, how: Filters) -> Array:
+    """Weights [C, K, (rows,) columns] as those of a 1x1 convolution to K filters, in whole blocks, for each place."""
+    rows, columns = _window(array.shape)
+    channels, filters = array.shape[:2]
+    whole = np.zeros((rows * columns, -(-filters // how.block) * how.block, channels), array.dtype)
+    whole[:, :filters] = array.reshape(channels, filters, rows * columns).transpose(2, 1, 0)
+    return whole.reshape(_apart_extents(array.shape, how))
 
 
 def _window(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ _KERNEL_US = 0.5
 _RUNTIME_SHARE = 0.95
 _RUNTIME_SMALL_SHARE = 0.78
 _RUNTIME_DEPTHWISE_SHARE = 0.40
+_RUNTIME_TRANSPOSED_SHARE = 0.25  # a product and a scatter, in plain layout
 _SMALL_ROWS = 49
 
 # Of our kernels, by algorithm; Winograd's is above 1 because its products are fewer than those of
@@ -29,7 +30,8 @@ _KERNEL_SHARES = {"direct": 0.95, "winograd": 1.4, "taps": 0.65}
 @dataclass(frozen=True)
 class Work:
     """A window: kind as in `ops.conv` ("conv", "depthwise", pools) and the algorithm of our kernel, `depth` channels
-    that a result sums over, `taps` of the window, `results` positions (N·H'·W'), `read` and `written` bytes."""
+    that a result sums over, `taps` of the window, `results` positions (N·H'·W'), `read` and `written` bytes. `phases`
+    > 1: a transposed one; `results` are the positions of the source, of which each makes so many."""
 
     kind: str
     algorithm: str
@@ -41,16 +43,20 @@ class Work:
     read: int
     written: int
     plain: bool = False  # the source is read in plain layout
+    phases: int = 1
 
     @property
     def flop(self) -> float:
         """Products and sums with channels filled up to whole blocks, as every engine computes them."""
         depth = self.depth if self.plain or self.kind != "conv" else _whole(self.depth, self.lanes)
-        return 2.0 * self.taps * self.results * depth * _whole(self.filters, self.lanes)
+        return 2.0 * self.taps * self.results * depth * _whole(self.filters, self.lanes) * self.phases
 
 
 def runtime_us(work: Work) -> float:
-    """In ONNX Runtime, source and result in its blocked layout."""
+    """In ONNX Runtime, source and result in its blocked layout; a transposed one in plain layout."""
+    if work.phases > 1:
+        flop = 2.0 * work.results * work.depth * work.filters * work.phases
+        return _RUNTIME_NODE_US + flop / (_FLOP_PER_US * _RUNTIME_TRANSPOSED_SHARE)
     if work.kind == "conv":
         share = _RUNTIME_SMALL_SHARE if work.results <= _SMALL_ROWS else _RUNTIME_SHARE
         return _RUNTIME_NODE_US + max(work.flop / (_FLOP_PER_US * share), _moved_us(work.written))

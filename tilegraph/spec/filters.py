@@ -12,6 +12,7 @@ class Filters:
     """A layout of weights [K, C, (rows,) columns] or of a bias [K], filled up with zeros.
 
     direct: [K/panel][C/block][column][row][channel of the block][filter of the panel]
+    transposed: the same of weights [C, K, (rows,) columns], one row and column, and K counted by row, column, block
     taps: [K/panel][row][column][filter of the panel], for C = 1
     winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
     bias: [K/panel][filter of the panel]

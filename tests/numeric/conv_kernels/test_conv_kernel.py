@@ -237,3 +237,36 @@ def test_other_sources_are_refused(before: str, why: str) -> None:
     made = body(text, blocked=("x", "s"))
     with pytest.raises(Decline, match=why):
         plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(("n", "c", "k", "size", "stride"), [
+    (2, 24, 24, (5, 7), (2, 2)), (1, 40, 33, (3, 1), (2, 3)), (1, 16, 1, (6, 6), (2, 2)), (2, 16, 16, (1, 1), (4, 4)),
+    (1, 20, 48, (9, 30), (1, 2)), (1, 600, 17, (4, 5), (2, 2)), (2, 17, 20, (11,), (3,)),
+])
+def test_transposed(n: int, c: int, k: int, size: tuple[int, ...], stride: tuple[int, ...], symbolic: bool) -> None:
+    """ConvTranspose whose windows do not overlap."""
+    feeds = {"x": normal(n, c, *size), "w": normal(c, k, *stride, seed=1, scale=c ** -0.5), "b": normal(k, seed=2),
+             "r": normal(n, k, *(s * f for s, f in zip(size, stride, strict=True)), seed=4)}
+    x, w, r = (",".join(map(str, feeds[name].shape)) for name in "xwr")
+    out, rest, tail = r, f", float[{r}] r", "u = Add(t, r) y = Relu(u)"
+    if symbolic:
+        x, out = (",".join(["N", str(channels), *dims[:len(size)]]) for channels, dims in ((c, "HW"), (k, "AB")))
+        rest, tail = "", "y = Relu(t)"
+        feeds.pop("r")
+    text = (f"(float[{x}] x, float[{w}] w, float[{k}] b{rest}) => (float[{out}] y) "
+            f"{{ t = ConvTranspose<strides=[{','.join(map(str, stride))}]>(x, w, b) {tail} }}")
+    close(run(text, feeds, blocked=("x", "r"), fences=True), reference(text, feeds))
+
+
+@pytest.mark.parametrize("attributes", [
+    "strides=[1,1]", "strides=[2,2], pads=[1,1,1,1]", "strides=[2,2], dilations=[2,2]", "strides=[2,2], group=2",
+    "strides=[2,2], output_padding=[1,1]", "strides=[2,2], auto_pad=\"SAME_UPPER\"",
+    "strides=[2,2], output_shape=[9,9]",
+])
+def test_other_transposed_ones_are_refused(attributes: str) -> None:
+    text = ("(float[1,16,4,4] x, float[16,16,2,2] w) => (float[1,K,A,B] y) "
+            f"{{ y = ConvTranspose<{attributes}>(x, w) }}")
+    made = body(text.replace("K", "32" if "group" in text else "16"))
+    with pytest.raises(Decline, match="neither overlap nor are cut"):
+        plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))

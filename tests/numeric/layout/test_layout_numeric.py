@@ -45,7 +45,7 @@ def check(model: onnx.ModelProto, lanes: int = 16, dims: dict[str, int] | None =
     """Same answers as float32 reassociation allows, and at least `windows` composites."""
     rewritten, _ = blocked(model, lanes)
     assert sum(n.op_type.startswith(("Conv_", "Pool_")) for n in rewritten.graph) >= windows
-    assert not any(n.op_type in ("Conv", "MaxPool") and n.domain == "" for n in rewritten.graph)
+    assert not any(n.op_type in ("Conv", "ConvTranspose", "MaxPool") and n.domain == "" for n in rewritten.graph)
     proto = ir.to_proto(rewritten)
     onnx.checker.check_model(proto, full_check=True)
     for seed in (0, 1):
@@ -151,7 +151,15 @@ def _double_half_pixel(g: Graph, x: str) -> str:
     return g.op("Conv", y, _weights(g, 8, 17, 3, 3))
 
 
-PIECES = {"gate": _gate, "norm": _norm, "branches": _branches, "by_channel": _by_channel, "double": _double,
+def _apart(g: Graph, x: str) -> str:
+    """ConvTranspose without overlap, twice, and a gate in front of the convolution behind it."""
+    y = g.op("Relu", g.op("ConvTranspose", x, _weights(g, 17, 24, 2, 2), g.weight("b3", g.normal(24)), strides=[2, 2]))
+    z = g.op("Sigmoid", g.op("Conv", g.op("GlobalAveragePool", y), _weights(g, 24, 24, 1, 1)))
+    y = g.op("ConvTranspose", g.op("Add", y, g.op("Mul", y, z)), _weights(g, 24, 40, 1, 3), strides=[1, 3])
+    return g.op("Conv", g.op("Mul", y, g.op("GlobalMaxPool", y)), _weights(g, 17, 40, 3, 3), pads=[1] * 4)
+
+
+PIECES = {"gate": _gate, "apart": _apart, "norm": _norm, "branches": _branches, "by_channel": _by_channel, "double": _double,
           "double_half_pixel": _double_half_pixel}
 
 

@@ -40,6 +40,11 @@ def plan_conv(lowered: Lowered) -> ConvSpace:
 class _Convolution(Puller[ConvSpace]):
     """Its loops are those of the output, [N, blocks, *spatial, lanes]."""
 
+    def start(self) -> None:
+        super().start()
+        self.phases: tuple[Var, ...] = ()  # of a transposed convolution, and what its loops are in those of the kernel
+        self.places: dict[Var, Ix] = {}
+
     def build(self) -> ConvSpace:
         self.windows: dict[tuple[int, tuple[Ix, ...]], tuple[Window, tuple[Ix, ...], Result]] = {}
         value = self.pull(self.root, tuple(self.index))
@@ -64,9 +69,29 @@ class _Convolution(Puller[ConvSpace]):
         if [v for v in (batch, block, *positions, lane) if v is not None] != self.loops:
             raise Decline("the loops of the result are not those of the window")
         self.windows.clear()
+        if window.kind == "transposed":
+            window, positions = self._apart(window, positions)
+            at = (at[0], at[1], *(Ix() if v is None else Ix.of(v) for v in positions))
+            value = rewritten(list(insts(value)), self.places)[id(value)]
         space = self._space(window, at, value, lanes, filters, batch, block, positions)
+        if self.phases:
+            space = replace(space, phases=self.phases, address=space.address.replace(self.places))
         _check(space)
         return _flattened(space)
+
+    def _apart(self, window: Window, positions: tuple[Var | None, ...]) -> tuple[Window, tuple[Var | None, ...]]:
+        """A transposed convolution as one of single elements, and its positions: result y is y // kernel, a phase."""
+        self.phases = tuple(Var(f"p{k}", axis.kernel) for k, axis in enumerate(window.axes))
+        found: list[Var | None] = []
+        for k, (axis, old, phase) in enumerate(zip(window.axes, positions, self.phases, strict=True)):
+            place = None if axis.size == 1 else Var(f"y{k}", axis.size)
+            found.append(place)
+            if old is not None:
+                whole = Ix() if place is None else Ix.of(place) * axis.kernel
+                self.places[old] = whole + Ix.of(phase) if axis.kernel != 1 else whole
+        axes = tuple(Axis(a.size, a.size, Dim.of(1)) for a in window.axes)
+        shape = (*window.shape[:2], *(a.out for a in axes))
+        return replace(window, shape=shape, kind="conv", axes=axes), tuple(found)
 
     def _space(self, window: Window, at: tuple[Ix, ...], value: Inst, lanes: int, filters: int, batch: Var | None,
                block: Var | None, positions: tuple[Var | None, ...]) -> ConvSpace:
@@ -75,7 +100,7 @@ class _Convolution(Puller[ConvSpace]):
         if channels is None:
             raise Decline("the number of channels is symbolic")
         kind, depth = window.kind, channels // window.groups
-        if kind != "conv" or (window.groups == channels == filters and channels > 1):
+        if kind != "conv" or (not self.phases and window.groups == channels == filters and channels > 1):
             kind, depth = ("depthwise" if kind == "conv" else kind), 1
         outer, inner = Var("cb", Dim.of(-(-channels // lanes))), Var("cl", Dim.of(lanes))
         inside = tuple(Var(f"s{k}", axis.size) for k, axis in enumerate(window.axes))
@@ -100,6 +125,8 @@ class _Convolution(Puller[ConvSpace]):
             raise Decline(f"groups of {depth} to {filters // window.groups} channels are no whole blocks of {lanes}")
         if factor is not None and (kind != "conv" or not blocked or window.groups > 1):
             raise Decline(f"{kind} of a source whose channels are scaled, in {window.groups} groups")
+        if self.phases and not blocked:
+            raise Decline("a transposed convolution of a source that is not in blocks of channels")
         weights, bias = _tensor(window.weights, "the weights are"), _tensor(window.bias, "the bias is")
         return ConvSpace(kind, lanes, batch, block, lane, positions, window.axes, depth, filters, window.groups,
                          blocked, loops, inside, found, slot, weights, bias, value,

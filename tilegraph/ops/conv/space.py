@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilegraph.ops.index import Ix, Var
@@ -35,8 +36,9 @@ class Axis:
 class Window(Prim):
     """A sliding window over `source` [N, C, *sizes]; the result is [N, K, *outs].
 
-    kind: conv, max, average (of the elements that exist) or padded_average (padding counts as zeros). conv has
-    `weights` [K, C/groups, *kernel] and may have `bias` [K].
+    kind: conv, transposed, max, average (of the elements that exist) or padded_average (padding counts as zeros). conv
+    has `weights` [K, C/groups, *kernel] and may have `bias` [K]. transposed is ConvTranspose whose windows do not
+    overlap, result y from element y // kernel alone; its weights are [C, K, *kernel].
     """
 
     kind: str = "conv"
@@ -69,6 +71,9 @@ class ConvSpace:
     `inside` (one a spatial dim); for depthwise and pooling the channel is that of the result. `source` is the element
     offset at `batch`, these and, for groups, the channel's group. `factor`: what each channel of the source counts, at
     `batch` and `channels` (squeeze and excite), None for 1.
+
+    `phases`, of a transposed convolution, one a spatial dim: the place of a result in its window. Each has blocks of
+    its own, numbered (phases.., block); `axes` and `at` are those of the source.
     """
 
     kind: str
@@ -91,11 +96,12 @@ class ConvSpace:
     value: Inst
     address: Ix
     factor: Inst | None = None
+    phases: tuple[Var, ...] = ()
 
     @property
     def blocks(self) -> int:
-        """Blocks of channels of the result."""
-        return -(-self.filters // self.lanes)
+        """Blocks of channels of the result, those of each phase."""
+        return -(-self.filters // self.lanes) * math.prod(v.extent.value for v in self.phases)
 
     @property
     def n(self) -> Dim:
@@ -104,4 +110,4 @@ class ConvSpace:
     def multiplications(self) -> Dim:
         """Products that the definition takes, padding included."""
         taps = Dim.product(a.kernel * a.out for a in self.axes)
-        return taps * self.n * (self.filters * self.depth)
+        return taps * self.n * (self.filters * self.depth * math.prod(v.extent.value for v in self.phases))

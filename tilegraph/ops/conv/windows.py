@@ -28,6 +28,29 @@ def _conv(c: NodeContext) -> list[Prim]:
     return [Window(shape, "float32", kind="conv", source=source, weights=weights, bias=bias, axes=axes, groups=groups)]
 
 
+def _conv_transpose(c: NodeContext) -> list[Prim]:
+    """Only windows that do not overlap: kernel = stride, nothing padded, cut or left out."""
+    source, weights = c.arg(0), c.arg(1)
+    _check_source(c, source)
+    kernel = [d.as_int() for d in weights.shape[2:]]
+    channels, filters = source.shape[1].as_int(), weights.shape[1].as_int()
+    if None in kernel or filters is None or channels is None or weights.shape[0] != channels:
+        raise c.decline("weights or channels have a symbolic extent, or do not belong together")
+    rank = len(kernel)
+    given = {"strides": [1] * rank, "dilations": [1] * rank, "pads": [0] * (2 * rank), "output_padding": [0] * rank}
+    strides, dilations, pads, more = ([int(v) for v in c.attr(name) or default] for name, default in given.items())
+    if strides != kernel or set(dilations) != {1} or any(pads) or any(more) or c.attr("output_shape") \
+            or int(c.attr("group", 1)) != 1 or c.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise c.decline(f"ConvTranspose with kernel {kernel}, strides {strides}, pads {pads}: kernels take those whose "
+                        "windows neither overlap nor are cut, in one group")
+    if weights.dtype != "float32":
+        raise c.decline(f"weights {weights.dtype}")
+    bias = c.arg(2) if len(c.node.inputs) > 2 and c.node.inputs[2] is not None else None
+    axes = tuple(Axis(d, d * k, Dim.of(k), k) for d, k in zip(source.shape[2:], strides, strict=True))
+    shape = (source.shape[0], weights.shape[1], *(a.out for a in axes))
+    return [Window(shape, "float32", kind="transposed", source=source, weights=weights, bias=bias, axes=axes)]
+
+
 def _max_pool(c: NodeContext) -> list[Prim]:
     if len(c.node.outputs) > 1 and c.node.outputs[1].uses():
         raise c.decline("MaxPool whose positions are used")
@@ -144,6 +167,7 @@ def _same(at: tuple[Ix, ...]) -> tuple[Ix, ...]:
 
 WINDOWS: dict[tuple[str, str], Rule] = {
     ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
     ("", "MaxPool"): _max_pool,
     ("", "AveragePool"): _average_pool,
     ("", "GlobalAveragePool"): _global_average_pool,
