@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tilegraph.verify.arrays import given_arrays
 from tilegraph.verify.inputs import InputMaker, load_for_analysis
 from tilegraph.verify.judge import Judge, Sample
 from tilegraph.verify.ladder import LARGE_BYTES, REFERENCE_LIMIT_S, Ladder, weight_bytes
+from tilegraph.verify.requested import requested
 from tilegraph.verify.result import VerifyResult
 from tilegraph.verify.run import Feeds, ModelRun, RunFailure, Runner, Value, open_runner
 from tilegraph.verify.source import Candidate, candidates, frozen_dims, original_path
@@ -65,6 +67,7 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
         result.notes += ladder.notes
     for sample, rung in zip(job.samples, rungs, strict=True):
         sample.double = rung
+    job.run_requested(optimized, result)
     judge = Judge(job.model, source, job.samples, rtol=rtol, atol=atol, threads=threads, large=job.large,
                   expected=job.expected, limit=reference_limit)
     for candidate in job.candidates:
@@ -175,6 +178,28 @@ class _Job:
             return sample
         assert fallback is not None
         return fallback
+
+    def run_requested(self, optimized: str | Path, result: VerifyResult) -> None:
+        """Fills `requested` of the samples where the user asked for a lower precision."""
+        with tempfile.TemporaryDirectory(prefix="tilegraph-verify-") as folder:
+            found = requested(self.original, optimized, Path(folder))
+            if found is None:
+                return
+            self.progress(f"{found.what}: ORT, optimizations off")
+            try:
+                if found.path is None:
+                    raise RunFailure(found.reason)
+                runner = open_runner(self._run_of(found.path), isolate=self.large)
+                for sample in self.samples:
+                    if not sample.failure:
+                        sample.requested = runner.run(sample.feeds)
+                runner.close()
+            except RunFailure as failure:
+                result.notes.append(f"the error of {found.what}, which was asked for, is not known ({failure}); the "
+                                    "bound is that of the original's precision")
+                return
+            result.notes.append(f"{found.what} was asked for: the bound is twice the error that ORT makes with the "
+                                "same roundings")
 
     def run_candidate(self, candidate: Candidate, judge: Judge, result: VerifyResult) -> None:
         """Runs and compares one candidate; what is wrong with it as a whole goes to `result.problems`."""

@@ -45,6 +45,13 @@ def epsilon(dtype: np.dtype[Any]) -> float:
     return float(ml_dtypes.finfo(dtype).eps)
 
 
+def bfloat16() -> np.dtype[Any]:
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
 def default_rtol(dtype: np.dtype[Any]) -> float:
     return DEFAULT_RTOL.get(dtype.name, 8 * epsilon(dtype))
 

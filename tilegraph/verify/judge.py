@@ -13,6 +13,7 @@ import onnx_ir as ir
 from tilegraph.verify import trace
 from tilegraph.verify.compare import (
     Comparison,
+    bfloat16,
     bound,
     compare_exact,
     compare_floats,
@@ -33,6 +34,7 @@ from tilegraph.verify.run import Feeds, ModelRun, RunFailure, Value, open_runner
 Array = np.ndarray[Any, Any]
 EXACT = "ORT, optimizations off (exact)"
 SAME_COMPUTATION_EPS = 8.0
+REQUESTED_TIMES = 2.0  # of the error of a lower precision that was asked for
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Sample:
     again: list[Value] | None = None  # a second run, for models that draw random numbers
     optimized_by_ort: list[Value] | None = None
     double: tuple[str, list[Value]] | None = None
+    requested: list[Value] | None = None  # in the lower precision that was asked for, by ORT
 
 
 @dataclass
@@ -94,6 +97,7 @@ class _Measured:
     own: float | None
     drift: float | None
     computed: np.dtype[Any]
+    requested: float | None  # the error of the lower precision that was asked for
 
 
 def flatten(name: str, value: Value) -> dict[str, Array | None]:
@@ -169,6 +173,7 @@ class Judge:
         again = flatten(name, sample.again[position]) if sample.again is not None else {}
         drifted = flatten(name, sample.optimized_by_ort[position]) if sample.optimized_by_ort is not None else {}
         double = flatten(name, sample.double[1][position]) if sample.double is not None else {}
+        requested = flatten(name, sample.requested[position]) if sample.requested is not None else {}
         for key, wanted in ort.items():
             found = given[key]
             if wanted is None or found is None:
@@ -184,7 +189,8 @@ class Judge:
             if key == name or not key.startswith(("len(", "keys(")):
                 evidence.add(wanted)
             if is_float(wanted.dtype) or wanted.dtype.kind == "c":
-                measured.append(self._measure(index, name, key, found, wanted, double.get(key), drifted.get(key)))
+                measured.append(self._measure(index, name, key, found, wanted, double.get(key), drifted.get(key),
+                                              requested.get(key)))
             else:
                 self._exact(result, index, name, found, wanted)
         return measured
@@ -195,7 +201,7 @@ class Judge:
 
     # -- floats -------------------------------------------------------------------------------------------------
     def _measure(self, index: int, name: str, key: str, given: Array, ort: Array, double: Array | None,
-                 drifted: Array | None) -> _Measured:
+                 drifted: Array | None, requested: Array | None) -> _Measured:
         computed = self._computed(name, ort.dtype)
         rung, reference = self._choose(index, key, ort, double, computed)
         ends = np.isfinite(wide(ort)) & np.isfinite(reference)
@@ -208,8 +214,12 @@ class Judge:
             # Two draws of ONNX Runtime's error. One alone is too small by chance: on a detector its own optimizations
             # err by 2.3 of it. What they may add is limited, because a fault of theirs must not excuse ours.
             own = max(own, min(drift, 2 * own))
-        return _Measured(index, key, given, ort, reference, rung, largest(reference[ends]), own, drift,
-                         computed)
+        asked = None
+        if requested is not None and not (why := implausible(wide(requested), ort, False, bfloat16())):
+            asked = max_error(wide(requested), reference)
+        elif requested is not None:
+            self._note(f"{key!r}: the lower precision that was asked for is no excuse: {why}")
+        return _Measured(index, key, given, ort, reference, rung, largest(reference[ends]), own, drift, computed, asked)
 
     def _computed(self, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """The coarsest dtype that output `name` of `dtype` was computed in: a cast to a wider one adds no digits."""
@@ -223,6 +233,7 @@ class Judge:
         sample are too few to tell how large ORT's own are."""
         result.ort_error = max((m.own for m in items if m.own is not None), default=None)
         result.ort_drift = max((m.drift for m in items if m.drift is not None), default=None)
+        result.requested_error = max((m.requested for m in items if m.requested is not None), default=None)
         for better in (True, False):
             group = [m for m in items if (m.own is not None) is better]
             if not group:
@@ -230,6 +241,7 @@ class Judge:
             own = max(m.own or 0.0 for m in group) if better else None
             drift = max(m.drift or 0.0 for m in group) if self._quantised else None
             rtol, atol = bound(max(m.scale for m in group), own, group[0].computed, drift)
+            atol = max([atol, *(REQUESTED_TIMES * m.requested for m in group if m.requested is not None)])
             if self.rtol is not None or self.atol is not None:
                 rtol, atol = self.rtol or 0.0, self.atol or 0.0
             for m in group:

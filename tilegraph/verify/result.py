@@ -26,6 +26,7 @@ class OutputResult:
     reference: str = ""
     ort_error: float | None = None  # ORT without optimizations against the reference
     ort_drift: float | None = None  # ORT with all optimizations against the reference
+    requested_error: float | None = None  # of the lower precision that was asked for, in ORT against the reference
     off_by_one: int = 0  # quantised elements that are one step off
     elements: int = 0
     proves: bool = True
@@ -35,8 +36,8 @@ class OutputResult:
         return {"name": self.name, "of": self.of, "same": self.same, "max_abs": finite(self.max_abs),
                 "max_rel": finite(self.max_rel), "rtol": self.rtol, "atol": finite(self.atol),
                 "reference": self.reference, "ort_error": finite(self.ort_error), "ort_drift": finite(self.ort_drift),
-                "off_by_one": self.off_by_one, "elements": self.elements, "proves": self.proves,
-                "note": "; ".join(self.notes)}
+                "requested_error": finite(self.requested_error), "off_by_one": self.off_by_one,
+                "elements": self.elements, "proves": self.proves, "note": "; ".join(self.notes)}
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -46,12 +47,19 @@ def candidates(optimized: str | Path) -> list[Candidate]:
     return [Candidate("optimized", path, _needs_plugin(path))]
 
 
+def made_with(optimized: str | Path) -> dict[str, Any]:
+    """The options that a folder's report says it was made with; none for anything else."""
+    try:
+        return dict(json.loads((Path(optimized) / REPORT_FILE).read_text(encoding="utf-8"))["options"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def frozen_dims(optimized: str | Path) -> dict[str, int]:
     """The dims that a folder's report says were fixed when it was made; none for anything else."""
     try:
-        said = json.loads((Path(optimized) / REPORT_FILE).read_text(encoding="utf-8"))["options"]["dims"]
-        return {str(name): int(size) for name, size in said.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {str(name): int(size) for name, size in made_with(optimized)["dims"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 

@@ -1,0 +1,44 @@
+"""Lower precision that the user asked for: what the folder promises to compute, as a model that any ONNX Runtime runs.
+
+The rewritten model says in standard ONNX which values are rounded to what. Its error in ONNX Runtime is the error that
+was asked for, so it takes the place of ONNX Runtime's own error on the original.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilegraph.compiler import optimize
+from tilegraph.errors import TilegraphError
+from tilegraph.verify.ladder import write
+from tilegraph.verify.source import made_with
+
+FLOAT32 = "float32"
+
+
+@dataclass(frozen=True)
+class Requested:
+    """`what` was asked for; `path`: the model that says so, None with the `reason` why there is none."""
+
+    what: str
+    path: Path | None
+    reason: str = ""
+
+
+def requested(original: Path, optimized: str | Path, folder: Path) -> Requested | None:
+    """What the folder `optimized` was made for, if its precision is lower than the original's; files go to `folder`.
+
+    The model is made again from the original, so that nothing in `optimized` excuses its own errors.
+    """
+    said = made_with(optimized)
+    precision = str(said.get("precision", FLOAT32))
+    if precision == FLOAT32:
+        return None
+    what = f"precision {precision}"
+    try:
+        made = optimize(original, dims=said.get("dims"), offload=str(said.get("offload", "auto")),
+                        disable=said.get("disable", ()), mcpu=said.get("mcpu"), precision=precision, dry_run=True)
+        return Requested(what, Path(write(made.portable, folder / "requested.onnx")))
+    except TilegraphError as problem:
+        return Requested(what, None, str(problem))
