@@ -3,7 +3,10 @@
 - A mask that is cut from a table, `mask[:, :, :n, :n]`, has min(table, n) rows. Where it is broadcast against n, runs
   beyond the table fail in ONNX Runtime too (but for a single row of it): the mask is declared to have n, which the EP
   checks on every run.
-- Shapes that are read off the scores, to expand a mask to them, are put together from those of queries and keys.
+- A mask whose extents have names of their own, `total` for `past+1`, is expanded to the scores' before it meets them:
+  ONNX Runtime does so in a run too, and where its extent is neither 1 nor the scores', that run fails.
+- Shapes that are read off the scores, to expand a mask to them, are put together from those of the first product's
+  operands and of the graph's inputs.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from tilegraph.rewrites.attention.find import Core
 from tilegraph.rewrites.normalise.edit import Names
 from tilegraph.rewrites.normalise.infer.info import shape_of, to_ir_shape
 from tilegraph.spec.dims import Dim, Opaque
+
+Place = int | tuple[ir.Value, int]  # where a size is from: itself, or an axis of a value
 
 
 def settle(core: Core) -> None:
@@ -37,11 +42,11 @@ def settle(core: Core) -> None:
 
 
 def _is_cut(have: Dim, want: Dim) -> bool:
-    """Whether `have` is `want`, but for a limit of at least 2."""
+    """Whether `have` is `want`, but for a limit of at least 2; or one row or none, where `want` is 1."""
     if have == want:
         return True
     atom = _atom(have)
-    if atom is None or want.is_static:
+    if atom is None or (want.is_static and want != 1):
         return False
     if atom.op == "max":
         rest = [a for a in atom.args if a != 0]
@@ -58,51 +63,141 @@ def _atom(dim: Dim) -> Opaque | None:
     return atom if isinstance(atom, Opaque) else None
 
 
+def expand(core: Core, graph: ir.Graph, names: Names) -> bool:
+    """Expands masks of which only a run knows whether they have the scores' extents or 1."""
+    if graph is not core.first.graph:
+        return False
+    sources = [v for v in core.first.inputs if v is not None]
+    made = {core.first.outputs[0]}
+    changed = False
+    for node in [n for n in graph if n in core.between or n is core.second]:
+        scores = next((shape for v in node.inputs if v in made and (shape := _whole(v)) is not None), None)
+        if scores is not None and kind_of(node) == "pointwise":
+            for index, value in enumerate(node.inputs):
+                target = None if value is None or value in made else _target(value, scores)
+                places = None if target is None else [_place(dim, sources) for dim in target]
+                if value is not None and target is not None and places and None not in places:
+                    size = _put_together(node, [p for p in places if p is not None], graph, names)
+                    wide = ir.node("Expand", [value, size], name=names.node(f"{value.name}_expand"))
+                    wide.outputs[0].name = names.value(f"{value.name}_expanded")
+                    wide.outputs[0].type, wide.outputs[0].shape = value.type, to_ir_shape(target)
+                    graph.insert_before(node, [wide])
+                    node.replace_input_with(index, wide.outputs[0])
+                    changed = True
+        if changed and scores is not None:
+            _complete(node, scores, made)
+        made.update(node.outputs)
+    return changed
+
+
+def _whole(value: ir.Value | None) -> tuple[Dim, ...] | None:
+    """The shape, None where a dim is unknown."""
+    shape = None if value is None else shape_of(value.shape)
+    known = () if shape is None else tuple(d for d in shape if d is not None)
+    return known if shape is not None and len(known) == len(shape) else None
+
+
+def _target(value: ir.Value, scores: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
+    """What `value` must be expanded to; None where it broadcasts for certain, or is of a constant size or larger."""
+    shape = _whole(value)
+    if shape is None or value.const_value is not None or len(shape) > len(scores) or len(scores) < 3:
+        return None
+    against = scores[len(scores) - len(shape):]
+    unknown = [have != want and have != 1 and want != 1 for have, want in zip(shape, against, strict=True)]
+    if not any(unknown) or any(have.is_static for have, open_ in zip(shape, unknown, strict=True) if open_):
+        return None
+    return tuple(want if open_ else have for have, want, open_ in zip(shape, against, unknown, strict=True))
+
+
+def _complete(node: ir.Node, scores: tuple[Dim, ...], made: set[ir.Value]) -> None:
+    """Dims of results that shape inference did not know, now that all operands broadcast for certain."""
+    for output in node.outputs:
+        shape = shape_of(output.shape)
+        if shape is None or None not in shape or len(shape) != len(scores):
+            continue
+        full = scores if node.op_type != "MatMul" else (*scores[:-1], shape[-1])
+        if node.op_type != "MatMul" or node.inputs[0] in made:
+            output.shape = to_ir_shape(tuple(f if d is None else d for d, f in zip(shape, full, strict=True)))
+
+
 def read_elsewhere(core: Core, graph: ir.Graph, names: Names) -> bool:
-    """Puts shapes that are read off scores and weights together from those of the operands of the first product."""
-    if len(core.first.inputs) != 2:  # an Einsum of another number of operands
-        return False
-    q, k = core.first.inputs
-    scores, rows = shape_of(core.first.outputs[0].shape), None if q is None else shape_of(q.shape)
-    if q is None or k is None or scores is None or rows is None or core.first.op_type != "MatMul" \
-            or len(rows) != len(scores) or rows[:-1] != scores[:-1] or None in rows[:-1]:
-        return False
-    readers = []
-    for node in core.between | {core.first}:
-        for value in node.outputs:
-            if shape_of(value.shape) == scores:
-                readers += [use.node for use in value.uses() if (domain_of(use.node), use.node.op_type) == ("", "Shape")
-                            and not use.node.attributes and not use.node.outputs[0].is_graph_output()]
+    """Puts shapes that are read off scores and weights together from what the first product and the graph read."""
+    sources = [v for v in (*core.first.inputs, *graph.inputs) if v is not None]
+    readers = [use.node for node in core.between | {core.first} for value in node.outputs for use in value.uses()
+               if (domain_of(use.node), use.node.op_type) == ("", "Shape") and use.node.graph is graph
+               and not use.node.outputs[0].is_graph_output()]
+    changed = False
     for reader in readers:
-        _replace(reader, q, k, graph, names)
-    return bool(readers)
+        dims = _read(reader)
+        places = None if dims is None else [_place(dim, sources) for dim in dims]
+        if places and None not in places:
+            _replace(reader, [p for p in places if p is not None], graph, names)
+            changed = True
+    return changed
 
 
-def _replace(reader: ir.Node, q: ir.Value, k: ir.Value, graph: ir.Graph, names: Names) -> None:
+def _read(reader: ir.Node) -> tuple[Dim, ...] | None:
+    """The dims that a Shape gives, None where one is not known."""
+    value = reader.inputs[0]
+    shape = None if value is None else shape_of(value.shape)
+    if shape is None:
+        return None
+    start, end = (reader.attributes.get(name) for name in ("start", "end"))
+    dims = shape[None if start is None else start.as_int():None if end is None else end.as_int()]
+    known = tuple(d for d in dims if d is not None)
+    return known if len(known) == len(dims) else None
+
+
+def _place(dim: Dim, sources: list[ir.Value]) -> Place | None:
+    """The size itself, or a value and its axis that have it."""
+    size = dim.as_int()
+    if size is not None:
+        return size
+    for value in sources:
+        shape = shape_of(value.shape)
+        if shape is not None and dim in shape:
+            return value, shape.index(dim)
+    return None
+
+
+def _replace(reader: ir.Node, places: list[Place], graph: ir.Graph, names: Names) -> None:
+    old = reader.outputs[0]
+    whole = _put_together(reader, places, graph, names)
+    if len(places) > 1:
+        whole.meta.update(old.meta)
+    old.replace_all_uses_with(whole)
+    graph.remove(reader, safe=True)
+
+
+def _put_together(before: ir.Node, places: list[Place], graph: ir.Graph, names: Names) -> ir.Value:
+    """A list of sizes, made by nodes in front of `before`."""
+    nodes: list[ir.Node] = []
+    shapes: dict[ir.Value, ir.Value] = {}
+
     def constant(number: int) -> ir.Value:
-        name = names.value(f"{reader.name}_at")
+        name = names.value(f"{before.name}_at")
         tensor = ir.tensor(np.array([number], np.int64), name=name)
         value = ir.Value(name=name, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
         graph.register_initializer(value)
         return value
 
-    old = reader.outputs[0]
-    nodes: list[ir.Node] = []
-
     def add(op: str, *inputs: ir.Value, size: int, **attributes: int) -> ir.Value:
-        node = ir.node(op, list(inputs), attributes=attributes, name=names.node(f"{reader.name}_{op}"))
-        node.outputs[0].name = names.value(f"{old.name}_{op}")
+        node = ir.node(op, list(inputs), attributes=attributes, name=names.node(f"{before.name}_{op}"))
+        node.outputs[0].name = names.value(f"{before.name}_{op}_size")
         node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.INT64), ir.Shape([size])
         nodes.append(node)
         return node.outputs[0]
 
-    assert q.shape is not None
-    assert k.shape is not None
-    rank, inner = len(q.shape), len(k.shape)
-    rows = add("Slice", add("Shape", q, size=rank), constant(0), constant(rank - 1), constant(0), size=rank - 1)
-    columns = add("Slice", add("Shape", k, size=inner), constant(inner - 1), constant(inner), constant(0), size=1)
-    whole = add("Concat", rows, columns, size=rank, axis=0)
-    whole.meta.update(old.meta)
-    graph.insert_before(reader, nodes)
-    old.replace_all_uses_with(whole)
-    graph.remove(reader, safe=True)
+    parts: list[ir.Value] = []
+    for place in places:
+        if isinstance(place, int):
+            parts.append(constant(place))
+            continue
+        source, axis = place
+        if source not in shapes:
+            assert source.shape is not None
+            shapes[source] = add("Shape", source, size=len(source.shape))
+        parts.append(add("Gather", shapes[source], constant(axis), size=1, axis=0))
+    whole = parts[0] if len(parts) == 1 else add("Concat", *parts, size=len(parts), axis=0)
+    graph.insert_before(before, nodes)
+    return whole

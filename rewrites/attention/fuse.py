@@ -23,7 +23,7 @@ from tilegraph.passes import PassContext
 from tilegraph.rewrites.attention.candidate import Candidate
 from tilegraph.rewrites.attention.density import density
 from tilegraph.rewrites.attention.extend import Extender
-from tilegraph.rewrites.attention.extents import read_elsewhere, settle
+from tilegraph.rewrites.attention.extents import expand, read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, introduce_switches, put_back
@@ -120,6 +120,7 @@ def _prepare(model: ir.Model, graph: ir.Graph) -> None:
     for core in list(cores(GraphView(graph), lambda n: True)):
         settle(core)
         read_elsewhere(core, graph, names)
+        expand(core, graph, names)
 
 
 def _between(graph: ir.Graph) -> list[ir.Node]:

@@ -47,6 +47,14 @@ def expanded() -> onnx.ModelProto:
     return model(nodes, two=np.array([2]), half=np.float32(0.5), low=np.float32(-10000))
 
 
+def named() -> onnx.ModelProto:
+    """A mask of which only its own names are known."""
+    proto = model([N("MatMul", ["q", "k"], ["x"]), N("Add", ["x", "m"], ["y"]), N("Softmax", ["y"], ["p"], axis=-1),
+                   N("MatMul", ["p", "v"], ["o"], name="last")])
+    proto.graph.input.append(helper.make_tensor_value_info("m", 1, ["mb", 1, 1, "t"]))
+    return proto
+
+
 def feeds(length: int, seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     return {n: rng.standard_normal(s).astype(np.float32) for n, s in
@@ -92,3 +100,35 @@ def test_shapes_that_others_read_come_from_the_operands() -> None:
     graph, decisions = fused(expanded())
     assert [d.taken for d in decisions] == [True]
     assert "MatMul" not in [n.op_type for n in graph.graph]
+
+
+def test_masks_with_names_of_their_own(tmp_path: Path) -> None:
+    proto = named()
+    original = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = served(proto, tmp_path)
+    rng = np.random.default_rng(3)
+    for shape in ((2, 1, 1, 7), (1, 1, 1, 7), (2, 1, 1, 1), (1, 1, 1, 1)):
+        given = feeds(7) | {"m": rng.standard_normal(shape).astype(np.float32)}
+        want, got = (s.run(None, given)[0] for s in (original, session))
+        assert np.abs(got - want).max() <= 2e-6 * max(1.0, float(np.abs(want).max()))
+    given = feeds(7) | {"m": rng.standard_normal((2, 1, 1, 6)).astype(np.float32)}
+    for one in (original, session):
+        with pytest.raises(Exception, match="6"):
+            one.run(None, given)
+
+
+def test_a_mask_of_a_constant_length_needs_that_length() -> None:
+    proto = named()
+    proto.graph.input[-1].CopyFrom(helper.make_tensor_value_info("m", 1, [1, 1, 1, 6]))
+    (reason,) = reasons(proto)
+    assert "not equal for certain" in reason
+
+
+def test_shapes_that_are_read_in_part_and_off_einsum() -> None:
+    proto = model([N("Einsum", ["q", "k"], ["x"], equation="bhid,bhdj->bhij"), N("Shape", ["x"], ["d"], start=2),
+                   N("ConstantOfShape", ["d"], ["m"]), N("Add", ["x", "m"], ["y"]), N("Softmax", ["y"], ["p"], axis=-1),
+                   N("MatMul", ["p", "v"], ["o"], name="last")])
+    proto.opset_import[0].version = 17
+    graph, decisions = fused(proto)
+    assert [d.taken for d in decisions] == [True]
+    assert "Einsum" not in [n.op_type for n in graph.graph]
