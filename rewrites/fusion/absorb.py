@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from tilegraph.cost import CostModel, RegionCost, estimate
-from tilegraph.graph import GraphView, Reach
+from tilegraph.graph import GraphView, Reach, all_graphs
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.region import plan_small
 from tilegraph.ops.space import traffic
@@ -29,6 +29,7 @@ from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.legal import Candidate, elements, size_bytes, work
 from tilegraph.rewrites.fusion.regions import STAGE, RegionFusion
 from tilegraph.rewrites.fusion.verdicts import Verdicts
+from tilegraph.rewrites.normalise.edit import is_used
 
 _NODE_US = 0.3  # a small node of ONNX Runtime, dispatch and the memory of its result
 _CALL_US = 0.06  # a kernel more in a partition
@@ -40,6 +41,15 @@ class AbsorbLeftovers(RegionFusion):
 
     name = "absorb-leftovers"
     kind = "Small"
+
+    def fuse(self, model: ir.Model, context: PassContext) -> bool:
+        modified = super().fuse(model, context)
+        for graph in all_graphs(model.graph):
+            for node in list(graph):  # what absorbed views read is in the kernel
+                if node.op_type == "Constant" and node.domain == "" and not is_used(node.outputs[0]):
+                    graph.remove(node, safe=True)
+                    modified = True
+        return modified
 
     def _regions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)

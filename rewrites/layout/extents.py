@@ -5,7 +5,7 @@ expressions, equal in every run that is valid, but not provably so: the sum has 
 follows. A name of its own says nothing about an extent but that it has a value, and kernels bind it when they run.
 
 Handles: values [N, C, *spatial] of float32 with known C that a convolution or pooling needs, made by nodes whose
-operands have known shapes. Refused: ranks or channels that are unknown, and bodies of control flow.
+operands have known shapes. Refused: ranks or channels that are unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 
 import onnx_ir as ir
 
-from tilegraph.graph import GraphView
+from tilegraph.graph import GraphView, all_graphs
 from tilegraph.io.names import unique_name
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.conv.units import is_window
@@ -32,11 +32,11 @@ class NameExtents(CompositePass):
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
         modified = False
         for _ in range(_ROUNDS):
-            found = _first_unknown(model.graph)
+            found = [value for graph in all_graphs(model.graph) for value in _first_unknown(graph)]
             if not found:
                 break
-            taken = {d.value for node in model.graph for v in node.outputs if v.shape is not None
-                     for d in v.shape if not isinstance(d, int) and d.value is not None}
+            taken = {d.value for graph in all_graphs(model.graph) for node in graph for v in node.outputs
+                     if v.shape is not None for d in v.shape if not isinstance(d, int) and d.value is not None}
             for value in found:
                 assert value.shape is not None
                 value.shape = ir.Shape([d if _is_known(d) else unique_name(_symbol(value, k), taken)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from tilegraph.graph import GraphView
+from tilegraph.graph import GraphView, all_graphs
 from tilegraph.ops.conv import lower_conv, plan_conv
 from tilegraph.ops.conv.form import Views, block, unblock
 from tilegraph.ops.lower import lower_region
@@ -49,7 +49,12 @@ class LayoutPlanning(CompositePass):
         self.lanes = lanes
 
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
-        view, opsets = GraphView(model.graph), opsets_of(model)
+        planned = [self._plan(model, graph, context) for graph in list(all_graphs(model.graph))]
+        return any(planned)
+
+    def _plan(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> bool:
+        """One graph; a body of control flow is planned as one of its own, and what it captures is plain."""
+        view, opsets = GraphView(graph), opsets_of(model)
         units, refusals = find_units(view, opsets, self.lanes)
         windows = any(unit.is_window for unit in units)
         for node, reason in refusals.items():
@@ -57,12 +62,13 @@ class LayoutPlanning(CompositePass):
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
         if not windows:
             return False
+        units = _with_windows(units)
         problem, found = choose([pose(units, view, self.lanes, known=known, force=self.offload == "all")
                                  for known in scenarios(units)])
         self._report(units, problem, found, context)
         if not found.blocked:
             return False
-        _Rewriting(model, self.lanes, opsets, context).apply([u for u in units if u in found.blocked])
+        _Rewriting(model, graph, self.lanes, opsets, context).apply([u for u in units if u in found.blocked])
         return True
 
     def _report(self, units: list[Unit], problem: Problem, found: Assignment[Unit], context: PassContext) -> None:
@@ -80,6 +86,22 @@ class LayoutPlanning(CompositePass):
                 STAGE, conversion.value, f"{'into' if conversion.blocks else 'out of'} blocks of {self.lanes} channels",
                 op="conversion", bytes=size_bytes(value), us=round(conversion.us, 2), into_blocks=conversion.blocks,
                 producer="graph input" if made is None else made.op_type, readers=dict(readers))
+
+
+def _with_windows(units: Sequence[Unit]) -> list[Unit]:
+    """The units that values connect to a window. Others are pointwise, and regions take those without a layout."""
+    links: dict[ir.Value, list[Unit]] = {}
+    for unit in units:
+        for value in (*unit.reads, *unit.outputs):
+            links.setdefault(value, []).append(unit)
+    found = {unit for unit in units if unit.is_window}
+    pending = list(found)
+    while pending:
+        unit = pending.pop()
+        near = {other for value in (*unit.reads, *unit.outputs) for other in links[value]} - found
+        found |= near
+        pending += near
+    return [unit for unit in units if unit in found]
 
 
 def choose(problems: Sequence[Problem]) -> tuple[Problem, Assignment[Unit]]:
@@ -110,6 +132,7 @@ class _Rewriting:
     """Takes blocked operands from what was written before, or converts plain ones."""
 
     model: ir.Model
+    graph: ir.Graph
     lanes: int
     opsets: dict[str, int]
     context: PassContext
@@ -144,7 +167,7 @@ class _Rewriting:
 
     def apply(self, units: list[Unit]) -> None:
         """`units`: those to be blocked, in topological order of their ends."""
-        graph = self.model.graph
+        graph = self.graph
         old = [node for unit in units for node in unit.nodes]
         for unit in units:
             writer = BlockedWriter(self, self.lanes, self.opsets.get("", 1))
@@ -194,7 +217,7 @@ class _Rewriting:
 
     def _convert(self, views: Views) -> None:
         self._name(list(views.nodes))
-        self.model.graph.extend(views.nodes)
+        self.graph.extend(views.nodes)
         self.conversions.append(views)
 
     def _compose(self, views: Views) -> None:
@@ -206,4 +229,4 @@ class _Rewriting:
             self.context.diagnostics.refused(STAGE, views.value.name or "", f"its conversion is no kernel: "
                                              f"{reason.reason}", op="conversion")
             return
-        make_composite(self.model, self.model.graph, nodes, [views.value])
+        make_composite(self.model, self.graph, nodes, [views.value])

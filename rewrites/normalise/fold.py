@@ -185,20 +185,8 @@ class _Folder:
         if condition is None:
             return None
         name = "then_branch" if condition else "else_branch"
-        branch, graph = node.attributes[name].as_graph(), node.graph
-        for key in list(branch.initializers):
-            value = branch.initializers.pop(key)
-            graph.register_initializer(value)
-        outputs, nodes = list(branch.outputs), list(branch)
-        branch.outputs.clear()
-        branch.remove(nodes)
-        graph.insert_before(node, nodes)
-        for old, new in zip(node.outputs, outputs, strict=True):
-            if is_used(old):
-                replace(old, new, self.model.graph)
         self.context.diagnostics.took(self.stage, node.name or "", f"condition is constant: {name} taken", op="If")
-        remove(node)
-        return nodes
+        return take_branch(node, name, self.model.graph)
 
     def condition(self, value: ir.Value) -> bool | None:
         tensor = constant_of(value)
@@ -208,6 +196,24 @@ class _Folder:
         if contents is None or len(contents) != 1 or contents[0] is None or value.is_graph_input():
             return None
         return None if not contents[0].is_static else bool(contents[0].value)
+
+
+def take_branch(node: ir.Node, name: str, root: ir.Graph) -> list[ir.Node]:
+    """Moves the branch `name` of the If `node` before it and removes the If; returns the nodes that moved."""
+    branch, graph = node.attributes[name].as_graph(), node.graph
+    assert graph is not None
+    for key in list(branch.initializers):
+        value = branch.initializers.pop(key)
+        graph.register_initializer(value)
+    outputs, nodes = list(branch.outputs), list(branch)
+    branch.outputs.clear()
+    branch.remove(nodes)
+    graph.insert_before(node, nodes)
+    for old, new in zip(node.outputs, outputs, strict=True):
+        if is_used(old):
+            replace(old, new, root)
+    remove(node)
+    return nodes
 
 
 def _least_size(values: list[ir.Value]) -> int:

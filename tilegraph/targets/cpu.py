@@ -10,6 +10,7 @@ from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
+from tilegraph.rewrites.control import VersionBranches
 from tilegraph.rewrites.fusion import AbsorbLeftovers, RegionFusion
 from tilegraph.rewrites.gemm import PRECISIONS, GemmFusion
 from tilegraph.rewrites.layout import layout_passes
@@ -22,8 +23,8 @@ _BFLOAT16 = "avx512bf16"
 def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> Sequence[Pass]:
     isa = isa or _isa(None)
     _check(precision, isa)
-    return (FlexBodies(), *NORMALISE, *ALGEBRA, AttentionFusion(offload), GemmFusion(offload, precision),
-            *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload))
+    return (FlexBodies(), *NORMALISE, VersionBranches(), *ALGEBRA,
+            AttentionFusion(offload), GemmFusion(offload, precision), *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload))
 
 
 def _check(precision: str, isa: Isa) -> None:

@@ -1,0 +1,5 @@
+"""Control flow: graphs whose ranks or paths depend on a condition become straight lines, each under its condition."""
+
+from tilegraph.rewrites.control.versions import VersionBranches
+
+__all__ = ["VersionBranches"]
