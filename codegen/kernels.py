@@ -29,6 +29,8 @@ _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "Pool": (plan_conv, "tilegraph.codegen.conv"),
 }
 
+_WITH_FEATURES = frozenset({"Gemm"})  # whose generator asks what there is beside the base level
+
 
 class KernelStore:
     """Compiles regions for one ISA. `objects` collects what a library is linked from, by symbol."""
@@ -63,7 +65,9 @@ class KernelStore:
         from tilegraph.codegen import tvm_compat
 
         planned, module = _GENERATORS[kind]
-        made: Generated = importlib.import_module(module).generate(planned(lowered), symbol, self.isa.vector_bits)
+        more = {"features": self.isa.features} if kind in _WITH_FEATURES else {}
+        generate = importlib.import_module(module).generate
+        made: Generated = generate(planned(lowered), symbol, self.isa.vector_bits, **more)
         if self.dump is not None:
             self.dump(symbol, tvm_compat.text(made.func))
         if lacking := set(made.kernel.features) - set(self.isa.features):

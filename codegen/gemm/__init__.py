@@ -1,12 +1,20 @@
 """The kernel generators for matrix products with a constant matrix."""
 
-from tilegraph.codegen.gemm import bfloat16, kernel, stored
+from collections.abc import Collection
+
+from tilegraph.codegen.gemm import bfloat16, integers, kernel, stored
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.gemm import GemmSpace
+from tilegraph.ops.gemm.space import Integers
+from tilegraph.ops.prims import Decline
 
 
-def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
-    """Emits `space` as the function `name` for registers of `vector_bits` bits."""
+def generate(space: GemmSpace, name: str, vector_bits: int, features: Collection[str] = ()) -> Generated:
+    """Emits `space` as the function `name` for registers of `vector_bits` bits; `features` may be used beside."""
+    if isinstance(space.quantized, Integers):
+        return integers.generate(space, name, vector_bits, features)
+    if space.quantized is not None:
+        raise Decline("products with blocks of integers have no kernel yet")
     if space.precision == "bfloat16":
         return bfloat16.generate(space, name, vector_bits)
     if space.matrix is not None:

@@ -75,6 +75,7 @@ class Ahead:
 
 def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
     """Emits `space` as the function `name` for registers of `vector_bits` bits."""
+    assert space.precision == "float32"
     return ProductKernel(space, vector_bits).run(name)
 
 
@@ -83,14 +84,15 @@ class ProductKernel:
         self.space = space
         self.tile = Tile.choose(space.n, vector_bits)
         self.e = Emitter()
-        self.result = self.e.output(0, "float")
+        self.result = self.e.output(0, space.stored)
         self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Product)]
         self.depth = space.depth  # steps of k
         self.dtype = "float32"  # of what a step reads
+        self.left_stored, self.summed = "float", "float32"
 
     def run(self, name: str) -> Generated:
         e, space, tile = self.e, self.space, self.tile
-        self.left = e.input(space.left_slot, "float")
+        self.left = e.input(space.left_slot, self.left_stored)
         self.open()
         panels = -(-space.n // tile.panel)
         self.block = BLOCK_ROWS if panels >= _FEW else BLOCK_ROWS // 4
@@ -161,22 +163,28 @@ class ProductKernel:
         e, tile = self.e, self.tile
         starts = self.left_rows(row, rows)
         width = self.vectors * tile.lanes
-        made = e.local("made", "float32", rows * width)
+        made = e.local("made", self.summed, rows * width)
         depth = self.depth
         if depth <= CHUNK:
             self._sum(made, starts, base, e.i64(0), depth, False, ahead)
         else:
             places = [k * tile.lanes for k in range(rows * self.vectors)]
             for place in places:
-                e.write(made, place, e.f32(0.0), tile.lanes)
+                e.write(made, place, e.math.const(0, self.summed), tile.lanes)
             with e.loop("c", depth // CHUNK) as c:
                 self._sum(made, starts, base, e.share(t.Mul(c, e.i64(CHUNK))), CHUNK, True, ahead)
             if depth % CHUNK:
                 self._sum(made, starts, base, e.i64(depth - depth % CHUNK), depth % CHUNK, True, ahead)
+        self._results(made, row, rows, column, columns)
+
+    def _results(self, made: t.Buffer, row: t.Expr, rows: int, column: t.Expr, columns: int) -> None:
+        """What is stored of the products `made`, row by row."""
+        e = self.e
         with e.loop("r", rows) as r:
-            e.set_loops(self.space.rows, e.share(t.Add(row, r)))
-            line = e.share(t.Mul(r, e.i64(width)))
-            for start, lanes in _pieces(columns, tile.lanes):
+            self.row = e.share(t.Add(row, r))
+            e.set_loops(self.space.rows, self.row)
+            line = e.share(t.Mul(r, e.i64(self.vectors * self.tile.lanes)))
+            for start, lanes in _pieces(columns, self.tile.lanes):
                 self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), lanes)
 
     def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool,
@@ -187,10 +195,10 @@ class ProductKernel:
         """
         e, lanes = self.e, self.tile.lanes
         places = [k * lanes for k in range(len(starts) * self.vectors)]
-        chains = [e.local(f"acc{c}", "float32", len(places) * lanes) for c in range(max(1, _CHAINS // len(places)))]
+        chains = [e.local(f"acc{c}", self.summed, len(places) * lanes) for c in range(max(1, _CHAINS // len(places)))]
         for sums in chains:
             for place in places:
-                e.write(sums, place, e.f32(0.0), lanes)
+                e.write(sums, place, e.math.const(0, self.summed), lanes)
         steps = max(len(chains), ahead.steps)
         asked, stride = t.Add(base, e.i64(_NEAR)), steps * self.tile.panel
         if ahead.start is not None:
@@ -209,9 +217,9 @@ class ProductKernel:
         for c in range(depth % steps):
             self._step(chains[c % len(chains)], starts, base, e.i64(depth - depth % steps + c))
         for place in places:
-            value = _added(e, [e.read(sums, "float32", place, lanes) for sums in chains])
+            value = _added(e, [e.read(sums, self.summed, place, lanes) for sums in chains])
             if add:
-                value = e.math.add(value, e.read(made, "float32", place, lanes))
+                value = e.math.add(value, e.read(made, self.summed, place, lanes))
             e.write(made, place, value, lanes)
 
     def _step(self, sums: t.Buffer, starts: list[t.Expr], base: t.Expr, k: t.Expr) -> None:
@@ -223,8 +231,8 @@ class ProductKernel:
             left = e.math.widen(e.read(self.left, self.dtype, t.Add(start, k)), lanes)
             for v in range(self.vectors):
                 place = (r * self.vectors + v) * lanes
-                call = self.multiply(left, right[v].expr, e.read(sums, "float32", place, lanes).expr)
-                e.write(sums, place, V(call, "float32", lanes), lanes)
+                call = self.multiply(left, right[v].expr, e.read(sums, self.summed, place, lanes).expr)
+                e.write(sums, place, V(call, self.summed, lanes), lanes)
 
     # -- the matrix -----------------------------------------------------------------------------------------------
     def open(self) -> None:
@@ -253,6 +261,10 @@ class ProductKernel:
         """`sums` and the product of one step, vectors all."""
         return t.intrinsic(typed("float32", self.tile.lanes), "llvm.fma", left, right, sums)
 
+    def product(self, sums: V, column: t.Expr) -> V:
+        """The product in row `self.row` from `column` on, of what was summed."""
+        return sums
+
     def left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
         """Where each row of the left operand starts."""
         e, space = self.e, self.space
@@ -271,7 +283,7 @@ class ProductKernel:
     def _epilogue(self, made: t.Buffer, place: t.Expr, column: t.Expr, width: int) -> None:
         e, space = self.e, self.space
         e.set_loops(space.cols, column)
-        value = e.math.share(e.read(made, "float32", place, width))
+        value = self.product(e.math.share(e.read(made, self.summed, place, width)), column)
         known = {id(leaf): value for leaf in self.leaves}
         value = e.value(space.value, space.cols[-1], width, known)
         e.write(self.result, e.index(space.address), value, width)

@@ -60,7 +60,8 @@ def _examine(product: ir.Node, nodes: tuple[ir.Node, ...], opsets: Mapping[str, 
     lowered = lower_gemm(nodes, [output], opsets)
     space = plan_gemm(lowered)
     matrix: ir.Value = dict(lowered.inputs)[space.right_slot]
-    if not matrix.is_initializer() or matrix.is_graph_input() or matrix.const_value is None:
+    packed = [value for slot, value in lowered.inputs if slot in space.constant_slots]
+    if any(not v.is_initializer() or v.is_graph_input() or v.const_value is None for v in packed):
         raise Decline("the matrix is not constant")
     return Candidate(product, nodes, output, lowered, space, matrix)
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from tilegraph.codegen.generated import Packed
 from tilegraph.compiler.filters import pack_filters, packed_extents
-from tilegraph.compiler.tables import TABLES, pack_table, table_extents
+from tilegraph.compiler.tables import TABLES, pack_table, table_dtype, table_extents
 from tilegraph.ops.prims import Decline
 from tilegraph.spec.filters import Filters
 
@@ -73,7 +73,7 @@ class Packer:
             raise Decline(f"the weights {value.name} are not constant")
         if how.kind in TABLES:
             return self._once(value, (how,), f"{how.kind}{how.panel}", table_extents(value.shape.numpy(), how),
-                              lambda array: pack_table(array, how))
+                              lambda array: pack_table(array, how), table_dtype(value, how))
         return self._once(value, (how,), f"{how.kind}{how.panel}", packed_extents(value.shape.numpy(), how),
                           lambda array: pack_filters(array, how))
 

@@ -6,22 +6,45 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from tilegraph.spec.filters import Filters
 
 Array = np.ndarray[Any, Any]
-TABLES = frozenset({"columns", "rows"})
+TABLES = frozenset({"columns", "rows", "quads"})
 
 
 def table_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
     """The shape of what `pack_table` makes of a constant of `shape`."""
-    return -(-how.block // how.panel), math.prod(shape) // how.block, how.panel
+    panels, depth = -(-how.block // how.panel), math.prod(shape) // how.block
+    if how.kind == "quads":
+        return panels, -(-depth // 4) + 1, how.panel, 4
+    return panels, depth, how.panel
+
+
+def table_dtype(value: ir.Value, how: Filters) -> ir.DataType | None:
+    """The dtype of what `pack_table` makes of `value`; None for its own."""
+    return ir.DataType.INT8 if how.kind == "quads" else None
 
 
 def pack_table(array: Array, how: Filters) -> Array:
     """A constant with `how.block` columns as panels of `how.panel` columns, the last one filled up with zeros."""
+    if how.kind == "quads":
+        return _quads(array.reshape(-1, how.block), how.panel)
     rows = array.reshape(-1, how.block) if how.kind == "columns" else array.reshape(how.block, -1).T
     return _panels(rows, how.panel)
+
+
+def _quads(matrix: Array, panel: int) -> Array:
+    """[depth, width] of 8-bit integers as [width/panel, depth/4, panel, 4] int8 of four neighbours along the depth
+    each, and behind each panel its column sums, int32 as bytes. uint8 is moved by -128."""
+    signed = (matrix ^ 128).view(np.int8) if matrix.dtype == np.uint8 else matrix
+    depth = signed.shape[0]
+    filled = np.concatenate([signed, np.zeros((-depth % 4, signed.shape[1]), np.int8)])
+    panels = _panels(filled, panel)
+    quads = panels.reshape(len(panels), -1, 4, panel).swapaxes(2, 3)
+    sums = panels.astype(np.int32).sum(axis=1, dtype=np.int32)
+    return np.concatenate([quads, sums.view(np.int8).reshape(len(panels), 1, panel, 4)], axis=1)
 
 
 def _panels(rows: Array, panel: int) -> Array:

@@ -19,6 +19,9 @@ class Filters:
 
     Or of a constant with `block` columns, [rows, block] ("columns") or [block, rows] ("rows"), for products:
     [block/panel][row][column of the panel]
+
+    Of 8-bit integers [rows, block] ("quads"), as int8: [block/panel][row/4][column of the panel][4], and behind each
+    panel the sums of its columns, int32
     """
 
     kind: str

@@ -18,6 +18,7 @@ from tilegraph.rewrites.normalise import NORMALISE
 from tilegraph.targets.base import FLOAT32, Target
 
 _BFLOAT16 = "avx512bf16"
+_FEATURES = (_BFLOAT16, "avx512vnni", "avxvnni")
 
 
 def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> Sequence[Pass]:
@@ -42,9 +43,10 @@ def _layout(offload: str, isa: Isa) -> Sequence[Pass]:
 
 
 def _isa(mcpu: str | None) -> Isa:
-    """Most kernels use the base level only, so that a library runs on every CPU of that level."""
+    """Most kernels use the base level only, so that a library runs on every CPU of that level; products of integers,
+    which are exact with and without, use what the CPU has for them."""
     found = host() if mcpu is None else from_mcpu(mcpu)
-    return Isa(found.base, tuple(f for f in found.features if f == _BFLOAT16))
+    return Isa(found.base, tuple(f for f in found.features if f in _FEATURES))
 
 
 CPU = Target("cpu", "x86-64 CPUs with AVX2 or AVX-512, compiled for this machine or for --mcpu NAME", _passes, _isa)

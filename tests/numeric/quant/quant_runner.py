@@ -21,7 +21,7 @@ def compiled(text: str, isa: Isa | None = None, opset: int = 21) -> Compiled:
     graph = model(text, opset)
     lowered = lower_gemm(list(graph.graph), list(graph.graph.outputs), {"": opset, "com.microsoft": 1})
     isa = isa or host()
-    made = generate(plan_gemm(lowered), "tg_test", isa.vector_bits)
+    made = generate(plan_gemm(lowered), "tg_test", isa.vector_bits, isa.features)
     return Compiled(lowered, None, made.kernel, *loaded(made, isa))  # type: ignore[arg-type]
 
 

@@ -8,14 +8,22 @@ the output, such as the split into heads, become the addresses of the stores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.gemm.einsum import lower_einsum
-from tilegraph.ops.gemm.matrix import plan_matrix
+from tilegraph.ops.gemm.matrix import Matrix, plan_matrix
 from tilegraph.ops.gemm.operands import operands
-from tilegraph.ops.gemm.space import GemmSpace, Product
+from tilegraph.ops.gemm.quantized import (
+    BlockDot,
+    IntegerDot,
+    lower_matmul_integer,
+    plan_blocks,
+    plan_integers,
+)
+from tilegraph.ops.gemm.space import Blocks, GemmSpace, Integers, Product
 from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import digits, merge, mergeable, with_merged
 from tilegraph.ops.lower import Rule, lower_region
@@ -27,6 +35,8 @@ from tilegraph.ops.space import Inst, Load, Place, indices_of, insts, rewritten
 from tilegraph.spec.dims import Dim
 
 LANES = 16  # the widest vectors; a view must not cut one
+_STORED = ("float", "int32", "int8", "uint8")
+_Dot = Dot | IntegerDot | BlockDot
 
 
 def _matmul(c: NodeContext) -> list[Prim]:
@@ -67,8 +77,9 @@ def _scaled(prim: Prim, factor: float) -> Prim:
     return prim if factor == 1.0 else point("Mul", [prim, scalar(factor, "float32")], "float32")
 
 
-PRODUCTS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Gemm"): _gemm,
-                                        ("", "Einsum"): lower_einsum}
+PRODUCTS: dict[tuple[str, str], Rule] = {
+    ("", "MatMul"): _matmul, ("", "Gemm"): _gemm, ("", "Einsum"): lower_einsum,
+    ("", "MatMulInteger"): lower_matmul_integer}
 
 
 def lower_gemm(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
@@ -78,16 +89,29 @@ def lower_gemm(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Ma
 
 def plan_gemm(lowered: Lowered) -> GemmSpace:
     """The space of the product and epilogue that `lowered` is, or `Decline` with what it is not."""
-    if lowered.stored != ("float",):
+    if lowered.stored[1:] or lowered.stored[0] not in _STORED:
         raise Decline(f"a product stored as {', '.join(lowered.stored)}: kernels are float32")
-    return _Product(lowered.outputs[0]).plan()
+    space = _Product(lowered.outputs[0]).plan()
+    if space.quantized is None and lowered.stored != ("float",):
+        raise Decline(f"a product stored as {lowered.stored[0]}: kernels are float32")
+    return replace(space, stored=lowered.stored[0])
+
+
+@dataclass(frozen=True)
+class _Right:
+    """The matrix of a product, see `GemmSpace`."""
+
+    slot: int
+    transposed: bool = False
+    matrix: Matrix | None = None
+    quantized: Integers | Blocks | None = None
 
 
 class _Product(Puller[GemmSpace]):
     """Its loops are those of the output."""
 
     def build(self) -> GemmSpace:
-        self.products: dict[tuple[int, tuple[Ix, ...]], tuple[Dot, tuple[Ix, ...], Product]] = {}
+        self.products: dict[tuple[int, tuple[Ix, ...]], tuple[_Dot, tuple[Ix, ...], Product]] = {}
         value = self.pull(self.root, tuple(self.index))
         if len(self.products) != 1:
             raise Decline("no product is in it" if not self.products else "it reads more than one product, or one at "
@@ -107,27 +131,37 @@ class _Product(Puller[GemmSpace]):
             raise Decline("the matrix is empty")
         self.products.clear()
         left = self.pull(dot.left, (*project(at[:-1], dot.left.shape[:-1]), Ix.of(k)))
-        if self.products or not isinstance(left, Load) or left.stored != "float":
+        kinds = ("int8", "uint8") if isinstance(dot, IntegerDot) else ("float",)
+        if self.products or not isinstance(left, Load) or left.stored not in kinds:
             raise Decline("the left operand is computed inside the kernel")
         if (depth > 1 and left.address.coef(k) != 1) or k in left.address.hidden() or left.address.vars() & set(cols):
             raise Decline("the left operand is not contiguous along the summed dim")
-        right, transposed = dot.right, False
-        if isinstance(right, View) and right.key == "transpose[1, 0]":
-            right, transposed = right.source, True
-        matrix, slot = None, -1
-        if isinstance(right, Input) and right.stored == "float":
-            slot = right.slot
-        else:
-            matrix, transposed = plan_matrix(dot.right), False
-            slot = matrix.slot
+        right = self._right(dot, left, at[-1])
         rows, value, places = _merge_rows(rows, value, (left.address, flat_address(self.index, self.root.shape)))
-        space = GemmSpace(rows, cols, k, Dim.product(dot.shape[:-1]), width, depth, places[0], left.slot, slot,
-                          transposed, value, places[1], dot.rounded or "float32", matrix)
+        rounded = dot.rounded if isinstance(dot, Dot) else ""
+        space = GemmSpace(rows, cols, k, Dim.product(dot.shape[:-1]), width, depth, places[0], left.slot, right.slot,
+                          right.transposed, value, places[1], rounded or "float32", right.matrix, right.quantized)
         _check(space)
         return space
 
+    def _right(self, dot: _Dot, left: Load, column: Ix) -> _Right:
+        """`column`: where in the matrix the element of the result comes from."""
+        if isinstance(dot, IntegerDot):
+            integers, slot = plan_integers(dot, left, lambda zero: self.pull(zero, project((column,), zero.shape)))
+            return _Right(slot, quantized=integers)
+        if isinstance(dot, BlockDot):
+            blocks, slot = plan_blocks(dot)
+            return _Right(slot, quantized=blocks)
+        right, transposed = dot.right, False
+        if isinstance(right, View) and right.key == "transpose[1, 0]":
+            right, transposed = right.source, True
+        if isinstance(right, Input) and right.stored == "float":
+            return _Right(right.slot, transposed)
+        matrix = plan_matrix(dot.right)
+        return _Right(matrix.slot, matrix=matrix)
+
     def operation(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
-        if not isinstance(prim, Dot):
+        if not isinstance(prim, _Dot):
             raise Decline(f"a {type(prim).__name__.lower()} follows the product")
         leaf = Product(prim.dtype)
         self.products[id(prim), at] = prim, at, leaf
@@ -158,7 +192,7 @@ def _merge_rows(rows: tuple[Var, ...], value: Inst, places: tuple[Ix, ...]) \
 def _check(space: GemmSpace) -> None:
     """Vectors along the last column loop must be contiguous or constant wherever they are used, and whole."""
     lanes = space.cols[-1]
-    constants = {space.right_slot} if space.matrix is None else {table.load.slot for table in space.matrix.tables}
+    constants = space.constant_slots
     if space.matrix is not None and space.precision != "float32":
         raise Decline(f"a computed matrix in {space.precision}")
     if len(space.cols) > 1:

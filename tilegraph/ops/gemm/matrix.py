@@ -12,6 +12,9 @@ from tilegraph.ops.space import Inst, Load, Place, insts
 from tilegraph.spec.dims import Dim
 
 
+_PER_BYTE = 2  # elements of a matrix that share an element of a constant
+
+
 @dataclass(frozen=True)
 class Table:
     """What `load` reads for one row of the matrix lies in row `row` of a constant of `depth` rows, or, `transposed`, in
@@ -27,7 +30,7 @@ class Table:
 class Matrix:
     """matrix[k, n] = value, k the mixed radix number of the loops `rows`, outermost first.
 
-    Everything that changes with n comes from `tables`; `slot` is the input with an element for each of the matrix.
+    Everything that changes with n comes from `tables`; `slot` is the input with the most elements.
     """
 
     rows: tuple[Var, ...]
@@ -58,10 +61,10 @@ class _Planner(Puller[Matrix]):
                 tables.append(self._table(inst, columns, cols, width))
             elif isinstance(inst, Place) and inst.index.vars() & set(cols):
                 raise Decline("the matrix is computed from the column's number")
-        whole = [t for t in tables if t.depth == depth and t.row == self.index[0]]
-        if not whole:
+        largest = max(tables, key=lambda table: table.depth, default=None)
+        if largest is None or largest.depth < depth // _PER_BYTE:
             raise Decline("no constant has an element for each of the matrix")
-        return Matrix(rows, value, tuple(tables), whole[0].load.slot)
+        return Matrix(rows, value, tuple(tables), largest.load.slot)
 
     def _table(self, load: Load, columns: Ix, cols: tuple[Var, ...], width: int) -> Table:
         if load.address.hidden() & set(cols):

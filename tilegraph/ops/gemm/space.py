@@ -6,13 +6,38 @@ from dataclasses import dataclass
 
 from tilegraph.ops.gemm.matrix import Matrix
 from tilegraph.ops.index import Ix, Var
-from tilegraph.ops.space import Inst
+from tilegraph.ops.space import Inst, Literal, Load
 from tilegraph.spec.dims import Dim
 
 
 @dataclass(frozen=True, eq=False)
 class Product(Inst):
-    """The matrix product at (m, n), a leaf of the epilogue (float32)."""
+    """The matrix product at (m, n), a leaf of the epilogue (float32; int32 of integers)."""
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Operands are 8-bit integers, `left_stored` and `right_stored`, less their zero points; sums are exact in int32.
+
+    A zero point of the left operand is the same everywhere, one of the right operand is evaluated at the column.
+    """
+
+    left_stored: str
+    right_stored: str
+    left_zero: Load | Literal | None
+    right_zero: Load | Literal | None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The matrix, [n, k], is `count` blocks of `block` integers of `bits` bits in each column, with a float32 scale each
+    in `scales_slot` and a zero point each in `zeros_slot` (None: 2^(bits - 1)). Rows are rounded to int8 by block."""
+
+    bits: int
+    block: int
+    count: int
+    scales_slot: int
+    zeros_slot: int | None
 
 
 @dataclass(frozen=True)
@@ -23,7 +48,7 @@ class GemmSpace:
     no rows (one row). `left` is the element offset of (m, k) in input `left_slot`; `right_slot` is the matrix, [k, n]
     row-major, or [n, k] if `transposed`. `value` is evaluated at (rows, cols) with a `Product` leaf and contiguous
     along the last loop of `cols`; `address` is where the result lies. `matrix`: how the matrix is computed from
-    constants, where it is.
+    constants, where it is; `quantized`: how it is summed, where not in floats. `stored`: the dtype of the result.
     """
 
     rows: tuple[Var, ...]
@@ -40,3 +65,15 @@ class GemmSpace:
     address: Ix
     precision: str = "float32"
     matrix: Matrix | None = None
+    quantized: Integers | Blocks | None = None
+    stored: str = "float"
+
+    @property
+    def constant_slots(self) -> frozenset[int]:
+        """The inputs that kernels read packed."""
+        if self.matrix is not None:
+            return frozenset(table.load.slot for table in self.matrix.tables)
+        if isinstance(self.quantized, Blocks):
+            more = (self.quantized.scales_slot, self.quantized.zeros_slot)
+            return frozenset({self.right_slot, *(slot for slot in more if slot is not None)})
+        return frozenset({self.right_slot})

@@ -1,0 +1,52 @@
+"""Products whose left operand a task converts, a block of rows at a time, when it comes to the block."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.gemm.kernel import ProductKernel
+from tilegraph.ops.gemm import GemmSpace
+from tilegraph.spec.dims import Dim
+
+_WORDS = 16  # of a cache line
+
+
+class ConvertedRows(ProductKernel):
+    """`words`: 4-byte words that a converted row takes. Conversion takes a few percent of a panel's multiplications."""
+
+    def __init__(self, space: GemmSpace, vector_bits: int, words: int) -> None:
+        super().__init__(space, vector_bits)
+        self.dtype = "int32"
+        # From a row to the next: whole lines, and no multiple of 4 KB, whose lines share a set of the cache.
+        self.pitch = -(-words // _WORDS) * _WORDS
+        self.pitch += _WORDS if self.pitch % 1024 == 0 else 0
+        self.first: t.Expr = None
+
+    @abstractmethod
+    def convert(self, start: t.Expr, place: t.Expr) -> None:
+        """Converts the row at `start` of `source` to words from `place` of `left` on."""
+
+    def open(self) -> None:
+        super().open()
+        self.source, self.left = self.left, self.e.flat("rows", "int32")
+
+    @property
+    def scratch(self) -> Dim:
+        """Bytes."""
+        return Dim.min(self.space.m, self.block) * (self.pitch * 4)
+
+    def start(self, unit: t.Expr, panel: t.Expr, first: t.Expr, rows: t.Expr) -> None:
+        e = self.e
+        self.first = first
+        with e.when(t.Or(t.EQ(unit, e.begin), t.EQ(panel, e.i64(0)))), e.loop("r", rows) as r:
+            (start,) = super().left_rows(e.share(t.Add(first, r)), 1)
+            self.convert(start, e.share(t.Mul(r, e.i64(self.pitch))))
+
+    def left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
+        start = self.e.share(self.converted(row))
+        return [t.Add(start, self.e.i64(r * self.pitch)) if r else start for r in range(rows)]
+
+    def converted(self, row: t.Expr) -> t.Expr:
+        """Where the row number `row` lies converted."""
+        return t.Mul(t.Sub(row, self.first), self.e.i64(self.pitch))

@@ -1,0 +1,214 @@
+"""Products of integers, and products with weights in blocks of 4 or 8 bits.
+
+MatMulInteger sums products of 8-bit integers less their zero points exactly. MatMulNBits (com.microsoft) holds each
+column of its matrix as blocks of integers with a scale and a zero point each; at accuracy level 4 the rows of the other
+operand are rounded to 8 bits, block by block, and products of integers are summed; at the other levels it computes in
+float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilegraph.ops.gemm.space import Blocks, Integers
+from tilegraph.ops.index import Ix
+from tilegraph.ops.lower.base import NodeContext, point, scalar, view
+from tilegraph.ops.lower.views import reshape
+from tilegraph.ops.prims import Decline, Dot, Input, Point, Position, Prim
+from tilegraph.ops.space import Inst, Literal, Load
+from tilegraph.spec.dims import Dim, Shape
+
+_INT8_LEVEL = 4
+_LEAST_BLOCK, _LARGEST_BLOCK = 16, 256  # the sum of a block of int8 fits 16 bits
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerDot(Prim):
+    """sum_k (left[.., k] - left_zero)(right[k, n] - right_zero[n]) in int32; operands int8 or uint8, zero points too.
+
+    left_zero: []; right_zero: [] or [N]; None stands for 0.
+    """
+
+    left: Prim = None  # type: ignore[assignment]
+    right: Prim = None  # type: ignore[assignment]
+    left_zero: Prim | None = None
+    right_zero: Prim | None = None
+
+    @property
+    def args(self) -> tuple[Prim, ...]:
+        return tuple(p for p in (self.left, self.right, self.left_zero, self.right_zero) if p is not None)
+
+    def text(self) -> str:
+        return f"integer dot {self.left_zero is not None} {self.right_zero is not None}"
+
+
+@dataclass(frozen=True, eq=False)
+class BlockDot(Prim):
+    """sum over blocks b of scale(left, b) scales[n, b] sum_k rounded(left)[.., k] (right[n, k] - zeros[n, b]), float32.
+
+    left: [.., K] float32, of which each block of a row is rounded to int8 with the scale max|x| / 127. right: uint8
+    [N, blocks, block bits / 8], scales [N, blocks], zeros [N, bytes of a column's zero points]; None: 2^(bits - 1).
+    """
+
+    left: Prim = None  # type: ignore[assignment]
+    right: Prim = None  # type: ignore[assignment]
+    scales: Prim = None  # type: ignore[assignment]
+    zeros: Prim | None = None
+    bits: int = 4
+    block: int = 32
+
+    @property
+    def args(self) -> tuple[Prim, ...]:
+        return tuple(p for p in (self.left, self.right, self.scales, self.zeros) if p is not None)
+
+    def text(self) -> str:
+        return f"block dot {self.bits} {self.block} {self.zeros is not None}"
+
+
+def lower_matmul_integer(c: NodeContext) -> list[Prim]:
+    left, right = c.arg(0), c.arg(1)
+    while len(right.shape) > 2 and right.shape[0] == 1 and len(left.shape) >= len(right.shape):
+        right = reshape(right, right.shape[1:])
+    if not left.shape or len(right.shape) != 2:
+        raise c.decline(f"operands of {len(left.shape)} and {len(right.shape)} dims; kernels take rows and a matrix")
+    if left.shape[-1] != right.shape[0]:
+        raise c.decline(f"extents {left.shape[-1]} and {right.shape[0]} are not equal for certain")
+    if any(p.dtype not in ("int8", "uint8") for p in (left, right)):
+        raise c.decline(f"operands of {left.dtype} and {right.dtype}")
+    left_zero, right_zero = (_present(c, k) for k in (2, 3))
+    if left_zero is not None:
+        if any(d != 1 for d in left_zero.shape):
+            raise c.decline("a zero point for each row")
+        left_zero = reshape(left_zero, ())
+    if right_zero is not None:
+        if all(d == 1 for d in right_zero.shape):
+            right_zero = reshape(right_zero, ())
+        elif right_zero.shape != right.shape[1:]:
+            raise c.decline(f"zero points of shape {_shown(right_zero.shape)} for {right.shape[1]} columns")
+    return [IntegerDot((*left.shape[:-1], right.shape[1]), "int32", left=left, right=right, left_zero=left_zero,
+                       right_zero=right_zero)]
+
+
+def lower_matmul_nbits(c: NodeContext) -> list[Prim]:
+    """Declines reordered columns (g_idx), other than 4 or 8 bits, zero points that are not packed, and blocks that are
+    no power of 2 from 16 to 256."""
+    left, right, scales, zeros = c.arg(0), c.arg(1), c.arg(2), _present(c, 3)
+    depth, width, block = (int(c.attr(name, 0)) for name in ("K", "N", "block_size"))
+    bits = int(c.attr("bits", 4))
+    if bits not in (4, 8):
+        raise c.decline(f"weights of {bits} bits; kernels take 4 and 8")
+    if block < _LEAST_BLOCK or block > _LARGEST_BLOCK or block & (block - 1):
+        raise c.decline(f"blocks of {block}")
+    if len(c.node.inputs) > 4 and c.node.inputs[4] is not None:
+        raise c.decline("its rows are reordered (g_idx)")
+    blocks = -(-depth // block)
+    if left.dtype != "float32" or scales.dtype != "float32" or right.dtype != "uint8":
+        raise c.decline(f"operands of {left.dtype}, {right.dtype} and {scales.dtype}")
+    if not left.shape or left.shape[-1] != depth:
+        raise c.decline(f"rows of {left.shape[-1] if left.shape else 1} elements, not {depth} for certain")
+    right = _shaped(c, right, (width, blocks, block * bits // 8), "weights")
+    scales = _shaped(c, scales, (width, blocks), "scales")
+    if zeros is not None:
+        if zeros.dtype != "uint8":
+            raise c.decline(f"zero points of {zeros.dtype}")
+        zeros = _shaped(c, zeros, (width, -(-blocks * bits // 8)), "zero points")
+    shape = (*left.shape[:-1], Dim.of(width))
+    if int(c.attr("accuracy_level", 0)) == _INT8_LEVEL:
+        made: Prim = BlockDot(shape, "float32", left=left, right=right, scales=scales, zeros=zeros, bits=bits,
+                              block=block)
+    else:
+        made = Dot(shape, "float32", left=left, right=_matrix(right, scales, zeros, bits, block, depth))
+    bias = _present(c, 5)
+    return [made if bias is None else point("Add", [made, bias], "float32")]
+
+
+def _present(c: NodeContext, k: int) -> Prim | None:
+    return c.arg(k) if k < len(c.node.inputs) and c.node.inputs[k] is not None else None
+
+
+def _shaped(c: NodeContext, prim: Prim, extents: tuple[int, ...], what: str) -> Prim:
+    shape = tuple(Dim.of(e) for e in extents)
+    if Dim.product(prim.shape) != Dim.product(shape):
+        raise c.decline(f"{what} of shape {_shown(prim.shape)} instead of {list(extents)}")
+    return reshape(prim, shape)
+
+
+def _shown(shape: Shape) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+# -- the same in float32 ----------------------------------------------------------------------------------------------
+
+
+def _matrix(right: Prim, scales: Prim, zeros: Prim | None, bits: int, block: int, depth: int) -> Prim:
+    """[K, N] = (right - zeros) * scales, as ONNX Runtime dequantizes it."""
+    width = right.shape[0]
+    shape = (Dim.of(depth), width)
+    stored = _bits(reshape(right, (width, Dim.of(right.shape[1].as_int() or 0) * right.shape[2])), shape, bits, 1)
+    by_block = view(scales, shape, lambda ix: (ix[1], ix[0].floordiv(block)), f"by block[{block},{depth}]")
+    if zeros is None:
+        zero: Prim = scalar(1 << (bits - 1), "int32")
+    else:
+        zero = _bits(zeros, shape, bits, block)
+    return point("Mul", [_to_float(_sub(stored, zero)), by_block], "float32")
+
+
+def _bits(source: Prim, shape: Shape, bits: int, run: int) -> Prim:
+    """int32 [K, N]: number k // run of the integers of `bits` bits in row n of `source`, uint8 [N, bytes]."""
+    each = 8 // bits
+
+    def pull(ix: tuple[Ix, ...]) -> tuple[Ix, ...]:
+        return ix[1], ix[0].floordiv(run * each)
+
+    raw = view(source, shape, pull, f"bytes[{run * each},{shape[0]}]")
+    if each == 1:
+        return Point(shape, "int32", key="byte", operands=(raw,), fn=lambda m, a: m.cast(a[0], "int32"))
+
+    def fn(m: Any, a: Any) -> Any:
+        odd = m.band(m.cast(a[1], "int32"), m.const(run, "int32"))
+        upper = m.ne(odd, m.const(0, "int32"))
+        value = m.share(m.cast(a[0], "int32"))
+        return m.select(upper, m.shr(value, m.const(4, "int32")), m.band(value, m.const(15, "int32")))
+
+    return Point(shape, "int32", key=f"nibble[{run}]", operands=(raw, Position(shape, "int64", 0)), fn=fn, cost=4)
+
+
+def _sub(a: Prim, b: Prim) -> Prim:
+    return point("Sub", [a, b], "int32")
+
+
+def _to_float(a: Prim) -> Prim:
+    return point("Cast", [a], "float32", attrs={"to": 1})
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def plan_integers(dot: IntegerDot, left: Load, pull: Callable[[Prim], Inst]) -> tuple[Integers, int]:
+    """How to sum, and the input that is the matrix; `pull(zero point)` is its value at the product's column."""
+    if not isinstance(dot.right, Input):
+        raise Decline("the matrix is computed inside the kernel")
+    zero = None if dot.left_zero is None else pull(dot.left_zero)
+    if isinstance(zero, Load) and zero.address.vars():
+        raise Decline("the zero point of the rows changes with them")
+    if zero is not None and not isinstance(zero, (Load, Literal)):
+        raise Decline("the zero point of the rows is computed inside the kernel")
+    other = None if dot.right_zero is None else pull(dot.right_zero)
+    if other is not None and not isinstance(other, (Load, Literal)):
+        raise Decline("the zero points of the columns are computed inside the kernel")
+    return Integers(left.stored, dot.right.stored, zero, other), dot.right.slot
+
+
+def plan_blocks(dot: BlockDot) -> tuple[Blocks, int]:
+    """How to sum, and the input that is the matrix."""
+    slots = []
+    for prim in (dot.right, dot.scales, *((dot.zeros,) if dot.zeros is not None else ())):
+        if not isinstance(prim, Input):
+            raise Decline("the weights are computed inside the kernel")
+        slots.append(prim.slot)
+    if len(set(slots)) < len(slots):
+        raise Decline("weights and scales are the same tensor")
+    count = dot.scales.shape[1].as_int() or 0
+    return Blocks(dot.bits, dot.block, count, slots[1], slots[2] if dot.zeros is not None else None), slots[0]
