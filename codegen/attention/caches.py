@@ -11,6 +11,9 @@ from tilegraph.codegen.attention.operands import along, fit
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.rows.values import pack
 from tilegraph.ops.attention import AttentionSpace, Cache, Part
+from tilegraph.ops.space import Load
+
+_AHEAD = 64  # rows that memory is asked for before they are read
 
 
 def append(e: Emitter, space: AttentionSpace, lanes: int, first: t.Expr, count: t.Expr) -> None:
@@ -33,6 +36,7 @@ def _row(e: Emitter, cache: Cache, part: Part, lanes: int) -> None:
 
     def move(first: t.Expr, width: int) -> None:
         e.loops[cache.inner] = first
+        _ask_ahead(e, part)
         value = e.math.share(e.value(part.inst, cache.inner, width, {}))
         e.write(output, e.index(load.address), pack(e.math, value, load.stored), width)
 
@@ -45,3 +49,11 @@ def _row(e: Emitter, cache: Cache, part: Part, lanes: int) -> None:
         width = fit(size - done, wide)
         move(e.i64(done), width)
         done += width
+
+
+def _ask_ahead(e: Emitter, part: Part) -> None:
+    """The processor follows rows by itself, but not from page to page."""
+    load = part.inst
+    stride = load.address.coef(part.var).as_int() if isinstance(load, Load) else None
+    if isinstance(load, Load) and stride:
+        e.prefetch(e.input(load.slot, load.stored), t.Add(e.index(load.address), e.i64(_AHEAD * stride)))

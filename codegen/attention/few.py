@@ -8,6 +8,7 @@ then added up in a tree of shuffles whose result is one vector of scores.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.products import Tile, fma
@@ -17,9 +18,9 @@ from tilegraph.ops.attention import AttentionSpace
 
 
 def dot_scores(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, queries: int, block: int, rows: t.Expr,
-               j0: t.Expr, columns: t.Expr) -> None:
+               j0: t.Expr, columns: t.Expr, before: Callable[[t.Expr, t.Expr], None]) -> None:
     """block[r, c] = sum_d queries[r, d] * key[j0 + c, d] for `rows` rows and `columns` keys (and some that are there
-    twice, up to a whole vector)."""
+    twice, up to a whole vector). `before` emits what comes before a few keys are read: from which on, how many."""
     m = e.math
     assert space.streamed is not None
     load, factor, step = space.streamed
@@ -27,6 +28,7 @@ def dot_scores(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, 
     last = e.share(t.Sub(columns, e.i64(1)))
     with e.loop("c", t.Div(t.Add(columns, e.i64(lanes - 1)), e.i64(lanes))) as c:
         start = e.share(t.Mul(c, e.i64(lanes)))
+        before(e.share(t.Add(j0, start)), e.share(t.Min(t.Sub(columns, start), e.i64(lanes))))
         places = []
         for k in range(lanes):
             e.loops[space.j] = e.share(t.Add(j0, t.Min(t.Add(start, e.i64(k)), last)))
@@ -74,6 +76,7 @@ class Rows:
         self.e = e
         self.space = space
         self.first: t.Expr = e.i64(0)  # head of the group that the block begins with
+        self.least = self.most = 0  # how many rows a block may have
 
     @property
     def heads(self) -> int:

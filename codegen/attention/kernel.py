@@ -119,8 +119,10 @@ class _Kernel:
         """All queries of a batch and of heads that share their keys at a time, see `few`."""
         e, space, tile = self.e, self.space, self.tile
         where = Rows(e, space)
-        queries = space.i.extent.as_int() or FEW - 1
-        chunk = min(max(tile.rows // queries, 1), where.heads)  # heads at a time
+        known = space.i.extent.as_int()
+        chunk = min(max(tile.rows // (known or FEW - 1), 1), where.heads)  # heads at a time
+        where.most = chunk * (known or FEW - 1)
+        where.least = (where.heads % chunk or chunk) * (known or 1)
         last = e.share(t.Div(e.end, e.i64(where.heads)))
         first = e.share(t.Div(e.begin, e.i64(where.heads)))
         with e.loop("o", t.Sub(last, first), first) as o:
@@ -138,14 +140,36 @@ class _Kernel:
     def _few_keys(self, where: Rows, rows: t.Expr, j0: t.Expr) -> None:
         e, space, tile, at = self.e, self.space, self.tile, self.at
         columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
-        if space.caches:
-            with e.when(t.EQ(where.first, e.i64(0))):
-                append(e, space, tile.lanes, j0, columns)
-        dot_scores(e, space, tile, self.memory, at.queries, at.scores, rows, j0, columns)
+
+        def before(first: t.Expr, count: t.Expr) -> None:
+            if space.caches:
+                with e.when(t.EQ(where.first, e.i64(0))):
+                    append(e, space, tile.lanes, first, count)
+
+        dot_scores(e, space, tile, self.memory, at.queries, at.scores, rows, j0, columns, before)
         softmax_block(e, space, tile, self.memory, (at.scores, at.peak, at.total, at.sums), where.put, rows, j0,
                       columns, {})
-        groups = t.Div(t.Add(rows, e.i64(tile.sum_rows - 1)), e.i64(tile.sum_rows))
-        times_values(e, space, tile, self.memory, at.scores, at.sums, groups, j0, columns)
+        self._few_values(where, rows, j0, columns)
+
+    def _few_values(self, where: Rows, rows: t.Expr, j0: t.Expr, columns: t.Expr) -> None:
+        """One row by itself has too few sums to keep the units busy: more keys are taken at a time."""
+        e, tile = self.e, self.tile
+
+        def take(group: int, keys: int) -> None:
+            times_values(e, self.space, tile, self.memory, self.at.scores, self.at.sums, rows, j0, columns,
+                         (group, keys))
+
+        if where.most == 1:
+            take(1, 4)
+            return
+        with e.block() as general:
+            take(min(where.most, tile.sum_rows), 1)
+        if where.least > 1:
+            e.stmts.append(t.sequence(general))
+            return
+        with e.block() as single:
+            take(1, 4)
+        e.stmts.append(t.IfThenElse(t.EQ(rows, e.i64(1)), t.sequence(single), t.sequence(general)))
 
     # -- one block of queries ---------------------------------------------------------------------------------
     def _queries(self, b: t.Expr) -> None:
@@ -252,8 +276,8 @@ class _Kernel:
     def _values(self, at: Place) -> None:
         _, _, groups, j0, columns = at
         e, tile = self.e, self.tile
-        count = t.Mul(groups, e.i64(tile.group // tile.sum_rows))
-        times_values(e, self.space, tile, self.memory, self.at.scores, self.at.sums, count, j0, columns)
+        times_values(e, self.space, tile, self.memory, self.at.scores, self.at.sums, t.Mul(groups, e.i64(tile.group)),
+                     j0, columns, (tile.sum_rows, 1))
 
     def _soft(self, at: Place, known: dict[int, V]) -> None:
         i0, rows, _, j0, columns = at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import STORAGE, Emitter
@@ -90,33 +91,50 @@ def scores(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, quer
 
 
 def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, block: int, out: int,
-                 groups: t.Expr, j0: t.Expr, columns: t.Expr) -> None:
-    """out[r, :] += sum_c block[r, c] * values[j0 + c, :] for all groups of `sum_rows` rows."""
+                 rows: t.Expr, j0: t.Expr, columns: t.Expr, at_once: tuple[int, int]) -> None:
+    """out[r, :] += sum_c block[r, c] * values[j0 + c, :] for `rows` rows, and some more up to a whole group.
+
+    `at_once`: rows of a group, and keys whose products are summed apart, so that one sum need not wait for the other.
+    """
     v = space.v
     assert isinstance(v, Load)
+    group, keys = at_once
     values, stored = e.input(v.slot, v.stored), STORAGE.get(v.stored, v.stored)
-    with e.loop("g", groups) as g:
-        weights = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.pitch)), e.i64(block)))
-        top = e.share(t.Add(t.Mul(g, e.i64(tile.sum_rows * tile.width_pitch)), e.i64(out)))
+    with e.loop("g", t.Div(t.Add(rows, e.i64(group - 1)), e.i64(group))) as g:
+        weights = e.share(t.Add(t.Mul(g, e.i64(group * tile.pitch)), e.i64(block)))
+        top = e.share(t.Add(t.Mul(g, e.i64(group * tile.width_pitch)), e.i64(out)))
         for chunk in _chunks(space.width, tile.lanes):
-            places = [(r, first, width) for r in range(tile.sum_rows) for first, width in chunk]
-            sums = [e.local("acc", "float32", width) for _, _, width in places]
-            for (_, _, width), acc in zip(places, sums, strict=True):  # from 0: long running sums lose digits
-                e.write(acc, 0, e.f32(0.0), width)
-            with e.loop("c", columns) as c:
+            places = [(r, first, width) for r in range(group) for first, width in chunk]
+            sums = [[e.local("acc", "float32", width) for _, _, width in places] for _ in range(keys)]
+            for part in sums:
+                for (_, _, width), acc in zip(places, part, strict=True):  # from 0: long running sums lose digits
+                    e.write(acc, 0, e.f32(0.0), width)
+
+            def take(c: t.Expr, part: list[t.Buffer], chunk: list[tuple[int, int]] = chunk, weights: t.Expr = weights,
+                     places: list[tuple[int, int, int]] = places) -> None:
                 e.loops[space.j] = t.Add(j0, c)
                 right = {}
                 for first, width in chunk:
                     e.loops[space.e] = e.i64(first)
                     raw = e.read(values, stored, e.index(v.address), width)
                     right[first] = e.math.share(e.unpack(raw, v.stored, v.dtype))
-                for (r, first, width), acc in zip(places, sums, strict=True):
+                for (r, first, width), acc in zip(places, part, strict=True):
                     left = e.read(memory, "float32", t.Add(weights, t.Add(c, e.i64(r * tile.pitch))))
                     e.write(acc, 0, fma(e, left, right[first], e.read(acc, "float32", 0, width)), width)
-            for (r, first, width), acc in zip(places, sums, strict=True):
+
+            done: t.Expr = e.i64(0)
+            if keys > 1:
+                whole = e.share(t.Div(columns, e.i64(keys)))
+                done = e.share(t.Mul(whole, e.i64(keys)))
+                with e.loop("c", whole) as c:
+                    for k, part in enumerate(sums):
+                        take(t.Add(t.Mul(c, e.i64(keys)), e.i64(k)), part)
+            with e.loop("c", t.Sub(columns, done), done) as c:
+                take(c, sums[0])
+            for n, (r, first, width) in enumerate(places):
                 at = t.Add(top, e.i64(r * tile.width_pitch + first))
-                total = e.math.add(e.read(memory, "float32", at, width), e.read(acc, "float32", 0, width))
-                e.write(memory, at, total, width)
+                total = reduce(e.math.add, [e.read(part[n], "float32", 0, width) for part in sums])
+                e.write(memory, at, e.math.add(e.read(memory, "float32", at, width), total), width)
 
 
 def _chunks(width: int, lanes: int) -> list[list[tuple[int, int]]]:

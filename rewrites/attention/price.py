@@ -36,7 +36,7 @@ _MASKED_NS = 0.5  # per score, where a mask or positions hide some
 _NODE_US = 5.0  # starting the kernel, and the session's part of it
 _GROUP, _PANEL = 8, 32  # rows and keys that the kernel computes at a time
 # With few queries: ns for each byte of keys and values that ONNX Runtime reads, that the kernel reads, and that are put
-# together with a past first, where an operator's kernel reads them while they are in the cache.
+# together with a past.
 _READ_NS, _KERNEL_READ_NS, _JOIN_NS = 0.035, 0.030, 0.036
 
 
@@ -114,8 +114,13 @@ def _few(candidate: Candidate, rows: int, model: CostModel) -> AttentionCost:
     runtime = around + _products_us(candidate, products, elements, model)
     kernel = _NODE_US + max(read / group * _KERNEL_READ_NS / 1e3, 2 * flops / _KERNEL_FLOPS_PER_US)
     kernel += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * _modifier(space)) / 1e3
-    if candidate.owner is not None and any(_is_joined(v, candidate) for _, v in candidate.lowered.inputs):
-        kernel += read / group * _JOIN_NS / 1e3
+    join = read / group * _JOIN_NS / 1e3
+    if candidate.caches:
+        kernel += join
+        if candidate.owner is not None or not space.has_few:  # else the Concat is one of the nodes around
+            runtime += join
+    elif candidate.owner is not None and any(_is_joined(v, candidate) for _, v in candidate.lowered.inputs):
+        kernel += join
     return AttentionCost(runtime, kernel)
 
 
