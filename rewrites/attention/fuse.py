@@ -28,6 +28,7 @@ from tilegraph.rewrites.attention.find import Core, cores
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, introduce_switches, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
+from tilegraph.rewrites.attention.respell import respell_winners
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.normalise.edit import Names
@@ -46,6 +47,7 @@ class AttentionFusion(CompositePass):
 
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
         modified = take_winners(model, STAGE, context, self._plain)
+        modified |= respell_winners(model, STAGE, context, self._plain)
         return self._plain(model, context) or modified
 
     def _plain(self, model: ir.Model, context: PassContext) -> bool:

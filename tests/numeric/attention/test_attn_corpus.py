@@ -18,7 +18,9 @@ MODELS = {
     "w2v_conformer-dy18-eager-static": 2, "whisper-dy18-sdpa-dyn-dec": 4,
     "whisper-ts17-eager-static-enc": 2, "bart-dy18-sdpa-dyn-dec": 4, "tf_block-tf17": 1,
     "xlnet-ts14-eager-static-hf4": 2, "reformer-dy18-eager-static": 2, "gpt_bigcode-ts14-eager-dyn-hf4": 2,
-    "jax_block_mha-jax21": 1,
+    "jax_block_mha-jax21": 1, "diffllama-dy18-eager-static": 2, "unet-dy23-static": 2, "sam-ts14-eager-static-hf4": 9,
+    "custom_struct_channel-dy18-static": 1, "keras_encoder-tf18": 2, "tf_bert_pad-tf17": 1,
+    "gpt2-ts14-eager-dyn-past-hf4": 2,
 }
 
 

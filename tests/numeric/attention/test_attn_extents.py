@@ -113,7 +113,7 @@ def test_masks_with_names_of_their_own(tmp_path: Path) -> None:
         assert np.abs(got - want).max() <= 2e-6 * max(1.0, float(np.abs(want).max()))
     given = feeds(7) | {"m": rng.standard_normal((2, 1, 1, 6)).astype(np.float32)}
     for one in (original, session):
-        with pytest.raises(Exception, match="6 by 7|m_expand"):
+        with pytest.raises(Exception, match=r"6 by 7|m_expand"):
             one.run(None, given)
 
 

@@ -1,0 +1,91 @@
+"""New nodes in front of old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from tilegraph.graph import GraphView
+from tilegraph.rewrites.attention.find import Core, cores
+from tilegraph.rewrites.normalise.edit import Names
+from tilegraph.rewrites.normalise.infer.info import shape_of, to_ir_shape
+from tilegraph.spec.dims import Dim
+
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where spellings are changed: a graph, the names of its model, and the names of the products wanted."""
+
+    graph: ir.Graph
+    names: Names
+    wanted: Container[str]
+
+    def cores(self) -> Iterator[Core]:
+        """Those of the wanted ones that are still there when it is their turn."""
+        for core in list(cores(GraphView(self.graph), lambda n: True)):
+            if core.second.graph is self.graph and (core.second.name or "") in self.wanted:
+                yield core
+
+
+class Builder:
+    """Collects nodes that are put in front of `before`, with their dtypes and shapes."""
+
+    def __init__(self, site: Site, before: ir.Node) -> None:
+        self.site = site
+        self.before = before
+        self.nodes: list[ir.Node] = []
+
+    def add(self, op: str, inputs: Sequence[ir.Value], shape: Sequence[Any], like: ir.Value,
+            **attributes: Any) -> ir.Value:
+        """The result of a new node; `like` has its dtype."""
+        return self.several(op, inputs, [shape], like, **attributes)[0]
+
+    def several(self, op: str, inputs: Sequence[ir.Value], shapes: Sequence[Sequence[Any]], like: ir.Value,
+                **attributes: Any) -> list[ir.Value]:
+        name = self.site.names.node(f"{self.before.name}_{op}")
+        node = ir.node(op, list(inputs), attributes=attributes, num_outputs=len(shapes), name=name)
+        for k, (output, shape) in enumerate(zip(node.outputs, shapes, strict=True)):
+            output.name = self.site.names.value(f"{name}_{k}")
+            output.type, output.shape = like.type, to_ir_shape(tuple(Dim.of(d) for d in shape))
+        self.nodes.append(node)
+        return list(node.outputs)
+
+    def ints(self, values: Sequence[int]) -> ir.Value:
+        name = self.site.names.value(f"{self.before.name}_list")
+        tensor = ir.tensor(np.array(values, np.int64), name=name)
+        value = ir.Value(name=name, shape=ir.Shape([len(values)]), type=ir.TensorType(ir.DataType.INT64),
+                         const_value=tensor)
+        self.site.graph.register_initializer(value)
+        return value
+
+    def put(self) -> None:
+        self.site.graph.insert_before(self.before, self.nodes)
+
+
+def rename(result: ir.Value, name: str | None) -> None:
+    """Gives the node of `result` the name of the one that it stands for."""
+    node = result.producer()
+    assert node is not None
+    node.name = name
+
+
+def whole(value: ir.Value | None) -> Shape | None:
+    """The shape if all of it is known."""
+    shape = None if value is None else shape_of(value.shape)
+    known = () if shape is None else tuple(d for d in shape if d is not None)
+    return known if shape is not None and len(known) == len(shape) else None
+
+
+def swapped(shape: Shape) -> Shape:
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def swap(rank: int) -> list[int]:
+    """The permutation that exchanges the last two dims."""
+    return [*range(rank - 2), rank - 1, rank - 2]

@@ -1,0 +1,25 @@
+"""Changed spellings give the same answers: the rewritten model in ONNX Runtime, from the bodies of its composites."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from tests.unit.attention.attn_support import fused
+from tests.unit.attention.test_attn_respell import CHANGED, SHAPES, spelled
+
+
+@pytest.mark.parametrize("name", list(CHANGED))
+def test_answers(name: str) -> None:
+    before = spelled(name)
+    after, decisions = fused(before)
+    assert decisions[0].taken
+    rng = np.random.default_rng(0)
+    feeds = {i.name: rng.standard_normal(SHAPES[i.name]).astype(np.float32) for i in before.graph.input}
+    want, got = (ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+                 for m in (before, ir.to_proto(after)))
+    assert np.std(want) > 1e-2
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 2e-6 * max(1.0, float(np.abs(want).max()))

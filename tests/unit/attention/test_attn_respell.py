@@ -1,0 +1,99 @@
+"""Spellings that are changed where that leads to an attention, and that stay where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.unit.attention.attn_support import fused
+
+N = helper.make_node
+SHAPES: dict[str, list[Any]] = {
+    "q": [1, 2, 16, 8], "k": [1, 2, 8, 16], "v": [1, 2, 16, 8], "v2": [1, 2, 16, 8], "vt": [1, 2, 8, 16],
+    "kn": [1, 2, 16, 8], "rows": [1, 2, 16, 4, 1], "columns": [1, 2, 16, 1, 4], "row": [1, 2, 16, 4, 1]}
+SCORES, SOFT = N("MatMul", ["q", "k"], ["s"], name="first"), N("Softmax", ["s"], ["p"], axis=-1)
+CONSTS: dict[str, Any] = {
+    "last": np.array([-1]), "four": np.array([-2]), "axis2": np.array([2]), "axis3": np.array([3]),
+    "axis4": np.array([4]), "laid": np.array([1, 2, 16, 4, 4]), "flat": np.array([1, 2, 16, 16]),
+    "half": np.array([0.5], np.float32)}
+
+
+def model(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str] = ("o",)) -> onnx.ModelProto:
+    read = {name for node in nodes for name in node.input}
+    made = helper.make_model(helper.make_graph(
+        list(nodes), "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in SHAPES.items() if n in read],
+        [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs],
+        [numpy_helper.from_array(a, n) for n, a in CONSTS.items() if n in read]),
+        opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(made, data_prop=True)
+
+
+MULTIPLIED = [N("Unsqueeze", ["q", "axis3"], ["q5"]), N("Unsqueeze", ["kn", "axis2"], ["k5"]),
+              N("Mul", ["q5", "k5"], ["qk"]), N("ReduceSum", ["qk", "last"], ["s"], keepdims=0, name="first")]
+WEIGHED = [N("Unsqueeze", ["p", "axis4"], ["p5"]), N("Unsqueeze", ["v", "axis2"], ["v5"]),
+           N("Mul", ["v5", "p5"], ["pv"]), N("ReduceSum", ["pv", "four"], ["o"], keepdims=0, name="last")]
+DIFFERENTIAL = [N("MatMul", ["p", "v"], ["o1"], name="one"), N("MatMul", ["p", "v2"], ["o2"], name="two"),
+                N("Transpose", ["o1"], ["t1"], perm=[0, 2, 1, 3]), N("Transpose", ["o2"], ["t2"], perm=[0, 2, 1, 3]),
+                N("Concat", ["t1", "t2"], ["o"], axis=-1)]
+LAID = [N("Reshape", ["s", "laid"], ["s5"]), N("Add", ["s5", "rows"], ["x1"]), N("Add", ["columns", "x1"], ["x2"]),
+        N("Reshape", ["x2", "flat"], ["x"]), N("Softmax", ["x"], ["p"], axis=-1)]
+OUT = N("MatMul", ["p", "v"], ["o"], name="last")
+
+CHANGED = {
+    "weights on the right": [SCORES, SOFT, N("Transpose", ["p"], ["pt"], perm=[0, 1, 3, 2]),
+                             N("MatMul", ["vt", "pt"], ["o0"], name="last"), N("Mul", ["o0", "half"], ["o"])],
+    "weights on the right of Einsum": [SCORES, SOFT, N("Einsum", ["v", "p"], ["o"], equation="bhje,bhij->bihe")],
+    "scores by Mul and ReduceSum": [*MULTIPLIED, SOFT, OUT],
+    "both by Mul and ReduceSum": [*MULTIPLIED, SOFT, *WEIGHED[:-1],
+                                  N("ReduceSum", ["pv", "four"], ["o0"], keepdims=1, name="last"),
+                                  N("Mul", ["o0", "half"], ["o"])],
+    "two values": [SCORES, SOFT, *DIFFERENTIAL[:2], N("Sub", ["o1", "o2"], ["o"])],
+    "two values, joined": [SCORES, SOFT, *DIFFERENTIAL, N("Mul", ["o", "half"], ["oo"])],
+    "biases of rows and columns": [SCORES, *LAID, OUT],
+    "a bias of rows": [SCORES, N("Reshape", ["s", "laid"], ["s5"]), N("Add", ["s5", "row"], ["x1"]),
+                       N("Reshape", ["x1", "flat"], ["x"]), N("Softmax", ["x"], ["p"], axis=-1), OUT],
+}
+RESULTS = {"two values, joined": ("oo",)}
+
+
+def spelled(name: str) -> onnx.ModelProto:
+    return model(CHANGED[name], RESULTS.get(name, ("o",)))
+
+
+@pytest.mark.parametrize("name", list(CHANGED))
+def test_changed(name: str) -> None:
+    graph, decisions = fused(spelled(name))
+    assert [d.taken for d in decisions] == [True], [d.reason for d in decisions]
+    ops = [n.op_type.partition("_")[0] for n in graph.graph]
+    assert ops.count("Attention") == 1
+    assert not {"MatMul", "Einsum", "ReduceSum", "Softmax"} & set(ops)
+    if name == "two values, joined":
+        assert not {"Split", "Transpose"} & set(ops)
+
+
+STAY = {
+    "no softmax": [*MULTIPLIED, N("Relu", ["s"], ["p"]), OUT],
+    "values made of the other product": [SCORES, SOFT, N("MatMul", ["p", "v"], ["o1"], name="one"),
+                                         N("MatMul", ["p", "o1"], ["o"], name="two")],
+    "weights that are read otherwise": [SCORES, SOFT, *DIFFERENTIAL[:2], N("ReduceSum", ["p", "last"], ["r"]),
+                                        N("Sub", ["o1", "o2"], ["d"]), N("Mul", ["d", "r"], ["o"])],
+    "a layout that something else reads": [SCORES, *LAID, N("ReduceSum", ["x1", "last"], ["r"], keepdims=0),
+                                           N("MatMul", ["p", "v"], ["o0"], name="last"),
+                                           N("ReduceSum", ["r", "last"], ["r2"]), N("Mul", ["o0", "r2"], ["o"])],
+    "a sum of squares": [N("Mul", ["q", "q"], ["qq"]), N("ReduceSum", ["qq", "last"], ["s0"], name="first"),
+                         N("Add", ["s0", "kn"], ["s"]), N("Softmax", ["s"], ["o"], axis=-1)],
+}
+
+
+@pytest.mark.parametrize("name", list(STAY))
+def test_unchanged(name: str) -> None:
+    before = model(STAY[name])
+    graph, decisions = fused(before)
+    assert not any(d.taken for d in decisions)
+    assert sorted(n.op_type for n in graph.graph) == sorted(n.op_type for n in before.graph.node)
