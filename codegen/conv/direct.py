@@ -9,10 +9,11 @@ for all tiles of a unit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.conv.results import STREAMED, UNROLLED
-from tilegraph.codegen.conv.sliding import Sliding, Taps
+from tilegraph.codegen.conv.sliding import MAX_TAPS, Sliding, Taps
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.conv import ConvSpace
@@ -44,6 +45,7 @@ class _Direct(Sliding):
         if self.line.plain and length is not None:
             self.width = _even(length, self.width)
         self.taps = space.axes[-1].kernel.value
+        self.long = False  # many taps alike are a loop
         self.height = 1 if self.row is None else self.row.kernel.value
         self.step = self.lanes if space.blocked else 1  # channels of a block
         self.panel_size = self.vectors * self.lanes
@@ -134,12 +136,25 @@ class _Direct(Sliding):
         are not there."""
 
         def products(at: t.Expr, weight: t.Expr, sums: t.Buffer) -> None:
-            for k, reads in enumerate(taps):
-                if reads:
-                    first = self.e.share(t.Add(weight, self.e.i64(k * self.per_tap)))
-                    self._column(at, first, sums, reads, k * self.line.dilation)
+            done = 0
+            for reads, group in groupby(taps):
+                count = len(list(group))
+                self._alike(at, weight, sums, reads, range(done, done + count))
+                done += count
 
         self._sum(width, products)
+
+    def _alike(self, at: t.Expr, weight: t.Expr, sums: t.Buffer, reads: tuple[int, ...], taps: range) -> None:
+        """Neighbouring taps that the same results read: a loop where they are many (a spectrum has hundreds)."""
+        e, element = self.e, self.line.dilation * self.element
+        if reads and len(taps) > MAX_TAPS:
+            with e.loop("k", len(taps), taps.start) as k:
+                first = e.share(t.Add(weight, t.Mul(k, e.i64(self.per_tap))))
+                self._column(e.share(t.Add(at, t.Mul(k, e.i64(element)))), first, sums, reads, 0)
+        elif reads:
+            for tap in taps:
+                first = e.share(t.Add(weight, e.i64(tap * self.per_tap)))
+                self._column(at, first, sums, reads, tap * self.line.dilation)
 
     def edge(self, low: t.Expr, high: t.Expr) -> None:
         def products(at: t.Expr, weight: t.Expr, sums: t.Buffer) -> None:

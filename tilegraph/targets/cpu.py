@@ -25,7 +25,8 @@ def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> S
     isa = isa or _isa(None)
     _check(precision, isa)
     return (FlexBodies(), *NORMALISE, VersionBranches(), *ALGEBRA,
-            AttentionFusion(offload), GemmFusion(offload, precision), *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload))
+            AttentionFusion(offload), GemmFusion(offload, precision), *_layout(offload, isa),
+            RegionFusion(offload), AbsorbLeftovers(offload))
 
 
 def _check(precision: str, isa: Isa) -> None:
