@@ -40,7 +40,7 @@ class Emitter(Extents):
         place = t.pointer("scratch", "float32")
         declared = [*(t.declare(buffer, pointer) for pointer, buffer in used), *(t.declare(b, place) for b in memory)]
         params = [*(pointer for pointer, _ in used), place, *self.sizes.values(), self.begin, self.end]
-        body = t.sequence([*declared, *self.stmts])
+        body = t.sequence([*declared, *self.math.checked(self.stmts)])
         func = t.prim_func(name, params, t.import_llvm(self.imports, body) if self.imports else body)
         return Generated(func, Kernel(name, slots, outputs, tuple(self.sizes), extent, align, scratch, grain, packed,
                                       filters, features))

@@ -45,6 +45,8 @@ class TirMath:
     def __init__(self, emit: list[t.Stmt]) -> None:
         self.emit = emit
         self._count = 0
+        self._failed: dict[str, t.Buffer] = {}
+        self._before: list[t.Stmt] = []
 
     # -- lanes ------------------------------------------------------------------------------------------------
     def widen(self, v: V, lanes: int) -> t.Expr:
@@ -240,6 +242,31 @@ class TirMath:
             parts = [a.expr if a.lanes == 1 else t.Shuffle([a.expr], [t.int_imm("int32", k)]) for a in shared]
             results.append(self.share(V(t.external(dtype, symbol, *parts), dtype)).expr)
         return V(t.Shuffle(results, [t.int_imm("int32", k) for k in range(lanes)]), dtype, lanes)
+
+    # -- errors ---------------------------------------------------------------------------------------------------
+    def require(self, holds: V, reason: str) -> None:
+        """Notes a failure in a variable of the kernel; `checked` reports it at the end."""
+        if reason not in self._failed:
+            flag, allocate = t.local_buffer(f"failed{len(self._failed)}", "int32", 1)
+            self._failed[reason] = flag
+            self._before += [allocate, t.BufferStore(flag, t.int_imm("int32", 0), [t.int_imm("int64", 0)])]
+        flag, at = self._failed[reason], t.int_imm("int64", 0)
+        one, zero = (self.widen(V(t.int_imm("int32", k), "int32"), holds.lanes) for k in (1, 0))
+        wrong = t.Select(holds.expr, zero, one)
+        if holds.lanes > 1:
+            wrong = t.intrinsic("int32", "llvm.vector.reduce.or", wrong)
+        self.emit.append(t.BufferStore(flag, t.BitOr(t.BufferLoad(flag, [at]), wrong), [at]))
+
+    def require_first(self, holds: t.Expr, reason: str) -> None:
+        """The kernel begins with it and does nothing where it does not hold. `holds` knows the sizes only."""
+        self._before.append(t.check(holds, reason))
+
+    def checked(self, body: list[t.Stmt]) -> list[t.Stmt]:
+        """`body`, the whole kernel, with what its `require`s need around it; nothing where there are none."""
+        at = t.int_imm("int64", 0)
+        reports = [t.check(t.EQ(t.BufferLoad(flag, [at]), t.int_imm("int32", 0)), reason)
+                   for reason, flag in self._failed.items()]
+        return [*self._before, *body, *reports]
 
     # -- reductions over lanes --------------------------------------------------------------------------------
     def half(self, v: V, upper: bool) -> V:

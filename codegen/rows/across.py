@@ -13,7 +13,7 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.rows import folds
-from tilegraph.codegen.rows.values import pack
+from tilegraph.codegen.rows.values import pack, refuse_empty
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.index import Ix, Var, flat_address
@@ -81,6 +81,7 @@ class _Across:
 
     def run(self) -> Generated:
         e, outer = self.e, self.space.rows[:-1]
+        refuse_empty(e, self.space)
         if not outer:
             self._blocks(e.begin, e.end)
         else:

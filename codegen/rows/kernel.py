@@ -16,7 +16,7 @@ from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.rows import across, folds
 from tilegraph.codegen.rows.folds import Accumulators
-from tilegraph.codegen.rows.values import Values
+from tilegraph.codegen.rows.values import Values, refuse_empty
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.index import Var
 from tilegraph.ops.space import Fold, Load, Place, Space, uneven
@@ -77,6 +77,7 @@ class _Kernel:
 
     def run(self) -> Generated:
         columns = Dim.product(v.extent for v in self.space.cols)
+        refuse_empty(self.e, self.space)
         if self.flat:
             self.columns_flat()
             extent, align = columns, self.wide

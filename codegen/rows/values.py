@@ -8,7 +8,7 @@ from tilegraph.codegen.schedule import Passes
 from tilegraph.codegen.tir_math import TirMath, V, typed
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.index import Ix, Var
-from tilegraph.ops.space import Apply, Choose, Inst, Literal, Load, Place, Space, Store
+from tilegraph.ops.space import Apply, Choose, Inst, Literal, Load, Place, Space, Store, index_of
 from tilegraph.ops.vecmath import round_to_bfloat16
 from tilegraph.spec.dims import Dim
 
@@ -23,6 +23,13 @@ def pack(m: TirMath, value: V, stored: str) -> V:
         bits = m.shr(m.bitcast(round_to_bfloat16(m, m.share(value)), "uint32"), m.const(16, "uint32"))
         return m.cast(bits, "uint16")
     return value
+
+
+def refuse_empty(e: Emitter, space: Space) -> None:
+    """Lets the kernel end with an error where there is nothing for a computed place to be in: it reads something."""
+    extents = {d.extent for inst in space.insts() if (ix := index_of(inst)) is not None for d in ix.dynamic}
+    for extent in sorted((d for d in extents if d.as_int() is None), key=str):
+        e.math.require_first(t.LE(e.i64(1), e.dim(extent)), f"an index into the extent {extent}, which is 0")
 
 
 class Values:

@@ -18,6 +18,7 @@ from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
 
 MAX_INPUTS = 48
+_GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,14 @@ def size_bytes(value: ir.Value, known: Extents = ()) -> int:
     return elements(value, known) * BYTES.get(name, 4)
 
 
+def _moved(node: ir.Node) -> int:
+    """Bytes that a node reads and writes in ONNX Runtime; of what is gathered from, only what is taken."""
+    outputs = sum(size_bytes(v) for v in node.outputs)
+    if node.op_type in _GATHERS:
+        return 2 * outputs + sum(size_bytes(v) for v in node.inputs[1:] if v is not None)
+    return outputs + sum(size_bytes(v) for v in node.inputs if v is not None)
+
+
 def price(candidate: Candidate, view: GraphView, model: CostModel) -> RegionCost:
     """The region in ONNX Runtime, with what its own fusions save there, and as one kernel."""
     members = set(candidate.nodes)
@@ -108,7 +117,7 @@ def price(candidate: Candidate, view: GraphView, model: CostModel) -> RegionCost
     for node in candidate.nodes:
         if node in candidate.clones or free_in_runtime(node, view):
             continue
-        moved = sum(size_bytes(v) for v in (*node.inputs, *node.outputs) if v is not None)
+        moved = _moved(node)
         runtime += model.node_us(node.op_type, max((elements(v) for v in node.outputs), default=0), moved)
         slow = slow_ns(node)
         if slow and node.inputs[0] is not None:

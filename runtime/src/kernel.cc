@@ -227,7 +227,8 @@ void Kernel::run(OrtKernelContext* context) {
     try {
       launch(context, what);
     } catch (const Error& e) {
-      throw Error(ORT_RUNTIME_EXCEPTION, cat(program_->node(), ": kernel '", call.symbol, "' failed: ", e.what()));
+      throw Error(ORT_RUNTIME_EXCEPTION, cat(program_->node(), ": ", call.name.empty() ? "kernel" : "node", " '",
+                                             call.name.empty() ? call.symbol : call.name, "' failed: ", e.what()));
     }
   }
 }

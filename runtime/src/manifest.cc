@@ -169,6 +169,7 @@ KernelCall read_call(const Field& field, const ProgramSpec& program, Expressions
   KernelCall call;
   call.symbol = field.at("symbol").text();
   if (call.symbol.empty() || call.symbol.find('\0') != std::string::npos) field.at("symbol").fail("it is not a symbol");
+  if (field.value().contains("name")) call.name = field.at("name").text();
   Field args = field.at("args");
   size_t count = args.list(kMaxArguments);
   for (size_t i = 0; i < count; ++i) call.args.push_back(read_slot(args.at(i), program, expressions));

@@ -35,6 +35,7 @@ struct Slot {
 
 struct KernelCall {
   std::string symbol;
+  std::string name;  // what people call it; may be empty
   std::vector<Slot> args;
   std::vector<Register> sizes;
   Register extent, grain, scratch;

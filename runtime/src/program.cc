@@ -18,7 +18,7 @@ Program::Program(ProgramSpec spec, std::shared_ptr<Library> library, std::string
     if (!entry->second)
       throw Error(ORT_INVALID_GRAPH, cat(node_, ": the compiled library has no kernel '", call.symbol,
                                          "'; run tilegraph optimize again on the original model"));
-    Call c{entry->second, call.symbol, static_cast<uint32_t>(sources_.size()), static_cast<uint32_t>(call.args.size()),
+    Call c{entry->second, call.symbol, call.name, static_cast<uint32_t>(sources_.size()), static_cast<uint32_t>(call.args.size()),
            static_cast<uint32_t>(call.sizes.size()), row_arguments_, call.extent, call.grain, call.scratch, call.align};
     for (const Slot& slot : call.args) {
       bool arena = slot.kind == Slot::Kind::kArena;

@@ -38,6 +38,7 @@ class Program {
   struct Call {
     KernelFunction function;
     std::string symbol;
+    std::string name;        // what people call it; may be empty
     uint32_t first_pointer;  // in `sources()` and Plan::offsets
     uint32_t pointers;
     uint32_t sizes;

@@ -21,12 +21,17 @@ class CountingMath:
 
     def __init__(self) -> None:
         self.total = 0
+        self.required = False
 
     def dtype(self, v: _Counted) -> str:
         return v.dtype
 
     def const(self, value: Any, dtype: str) -> _Counted:
         return _Counted(dtype)
+
+    def require(self, holds: _Counted, reason: str) -> None:
+        self.total += 2
+        self.required = True
 
     def libm(self, name: str, *args: _Counted) -> _Counted:
         self.total += LIBM
@@ -51,6 +56,13 @@ class CountingMath:
             return _Counted("bool") if compares else args[0]
 
         return count
+
+
+def requires(fn: Callable[..., Any], dtypes: Sequence[str]) -> bool:
+    """Whether `fn(math, values)` may end a run with an error, see `Math.require`."""
+    math = CountingMath()
+    fn(math, [_Counted(d) for d in dtypes])
+    return math.required
 
 
 def cost_of(fn: Callable[..., Any], dtypes: Sequence[str]) -> int:

@@ -76,6 +76,11 @@ class Math(Protocol[V]):
         """The C library's function `name` (float or double by dtype), lane by lane: exact enough, not fast."""
         ...
 
+    def require(self, holds: V, reason: str) -> None:
+        """Ends the run with the error `reason` if `holds` is false for any element. It may go on until the kernel ends:
+        what is computed after it must be safe all the same."""
+        ...
+
     def share(self, a: V) -> V:
         """A value that is used more than once: evaluate it once. Numerically the identity."""
         ...

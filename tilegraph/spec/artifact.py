@@ -72,7 +72,7 @@ class KernelCall:
     The compiled function is called as `symbol(args..., scratch, sizes..., begin, end)` (pointers, then int64),
     once or from several tasks, each with its own part of `[0, extent)` and its own `scratch` bytes (64-byte
     aligned; a null pointer when `scratch` is 0). `grain` is the least number of units worth a task of its own;
-    every `begin` is a multiple of `align`.
+    every `begin` is a multiple of `align`. `name` is what errors of the run call it; "" for calls that report none.
     """
 
     symbol: str
@@ -82,17 +82,20 @@ class KernelCall:
     grain: Dim
     align: int = 1
     scratch: Dim = field(default_factory=lambda: Dim.of(0))
+    name: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        named = {"name": self.name} if self.name else {}
         return {"symbol": self.symbol, "args": [a.to_json() for a in self.args],
                 "sizes": [s.to_json() for s in self.sizes], "extent": self.extent.to_json(),
-                "grain": self.grain.to_json(), "align": self.align, "scratch": self.scratch.to_json()}
+                "grain": self.grain.to_json(), "align": self.align, "scratch": self.scratch.to_json(), **named}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> KernelCall:
         return KernelCall(data["symbol"], tuple(Slot.from_json(a) for a in data["args"]),
                           tuple(Dim.from_json(s) for s in data["sizes"]), Dim.from_json(data["extent"]),
-                          Dim.from_json(data["grain"]), data["align"], Dim.from_json(data["scratch"]))
+                          Dim.from_json(data["grain"]), data["align"], Dim.from_json(data["scratch"]),
+                          data.get("name", ""))
 
 
 @dataclass(frozen=True)

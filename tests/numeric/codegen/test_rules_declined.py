@@ -24,11 +24,12 @@ DECLINED = {
                           "extents N and M of axis 0 are not equal for certain"),
     "Squeeze of a symbol": (13, f"(float[N,4] x) => (float[4] y) {{ {k('a', 0)} y = Squeeze(x, a) }}",
                             "a squeezed dim is not 1 for certain"),
-    "Gather by values": (13, "(float[8] x, int64 i) => (float y) { y = Gather(x, i) }",
-                         "indices that are not constant"),
-    "Gather of odd places": (13, "(float[99] x) => (float[35] y) { " + k("i", *(n**3 % 97 for n in range(1, 36)))
-                             + "y = Gather(x, i) }",
-                             "evenly spaced runs; kernels take 16"),
+    "GatherElements of unknown rows": (13, "(float[N,8] x, int64[M,8] i) => (float[M,8] y) { "
+                                       "y = GatherElements<axis=1>(x, i) }", "indices of extent M in axis 0"),
+    "GatherND of unknown places": (13, "(float[8,8] x, int64[5,N] i) => (float[M] y) { y = GatherND(x, i) }",
+                                   "GatherND of places in N axes"),
+    "ReverseSequence of unequal axes": (10, "(float[8,8,3] x, int64[8] i) => (float[8,8,3] y) { "
+                                        "y = ReverseSequence<time_axis=0, batch_axis=2>(x, i) }", "other axes than"),
     "Pad by values": (13, "(float[8] x, int64[2] p) => (float[N] y) { y = Pad(x, p) }",
                       "input 1 of Pad is not constant"),
     "Pad with a computed value": (13, f"(float[8] x, float v) => (float[10] y) {{ {k('p', 1, 1)} y = Pad(x, p, v) }}",

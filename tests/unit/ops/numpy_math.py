@@ -34,6 +34,10 @@ class NumpyMath:
     def const(self, value: Any, dtype: str) -> A:
         return np.array(value).astype(dtype)
 
+    def require(self, holds: A, reason: str) -> None:
+        if not np.all(holds):
+            raise ArithmeticError(reason)
+
     def _two(self, a: A, b: A) -> None:
         assert a.dtype == b.dtype, f"mixed dtypes {a.dtype} and {b.dtype}"
 

@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from tilegraph.ops.count import requires
 from tilegraph.ops.dtypes import stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, shape_of
+from tilegraph.ops.lower.gathers import takes_slices
 from tilegraph.ops.lower.resize import mode_of
 from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, STEERED, VIEWS
 from tilegraph.ops.lower.tables import Rule as Rule
 from tilegraph.ops.pointwise import POINTWISE
-from tilegraph.ops.prims import Const, Decline, Extent, Input, Lowered, Prim
+from tilegraph.ops.prims import Const, Decline, Extent, Input, Lowered, Point, Prim
 from tilegraph.spec.dims import Dim
+
+_DATA = frozenset({"Concat", "GatherElements", "GatherND", "ReverseSequence"})  # views of which all inputs are data
 
 
 def domain_of(node: ir.Node) -> str:
@@ -43,7 +47,9 @@ def is_parameter(node: ir.Node, index: int) -> bool:
         return index > 0
     match kind_of(node):
         case "view":
-            return index > 0 and node.op_type != "Concat"
+            if node.op_type == "Gather":
+                return index > 0 and takes_slices(node)
+            return index > 0 and node.op_type not in _DATA
         case "reduction":
             return index > 0 and node.op_type.startswith(("Reduce", "Cum"))
         case "generator":
@@ -128,6 +134,12 @@ def prims_of(lowered: Lowered) -> Iterator[Prim]:
             seen.add(id(prim))
             yield prim
             stack.extend(prim.args)
+
+
+def reports(lowered: Lowered) -> bool:
+    """Whether the computation may end a run with an error."""
+    return any(isinstance(prim, Point) and any("int" in a.dtype for a in prim.operands)
+               and requires(prim.fn, [a.dtype for a in prim.operands]) for prim in prims_of(lowered))
 
 
 def _unbound(lowered: Lowered, rename: Mapping[Dim, Dim]) -> set[str]:

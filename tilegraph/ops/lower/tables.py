@@ -8,6 +8,7 @@ from tilegraph.ops.lower import (
     blocks,
     casts,
     extremes,
+    gathers,
     generators,
     pads,
     quantize,
@@ -22,7 +23,8 @@ from tilegraph.ops.prims import Prim
 
 Rule = Callable[[NodeContext], list[Prim]]
 
-# Only move elements; every input but the first steers, except for those of Concat. All are of ai.onnx.
+# Only move elements; every input but the first steers, except for those of Concat and computed places. All are of
+# ai.onnx.
 VIEWS: dict[str, Rule] = {
     "Reshape": views.lower_reshape,
     "Transpose": views.lower_transpose,
@@ -33,7 +35,10 @@ VIEWS: dict[str, Rule] = {
     "Squeeze": views.lower_squeeze,
     "Unsqueeze": views.lower_unsqueeze,
     "Flatten": views.lower_flatten,
-    "Gather": views.lower_gather,
+    "Gather": gathers.lower_gather,
+    "GatherElements": gathers.lower_gather_elements,
+    "GatherND": gathers.lower_gather_nd,
+    "ReverseSequence": gathers.lower_reverse_sequence,
     "Pad": pads.lower_pad,
     "CenterCropPad": pads.lower_center_crop_pad,
     "Tile": blocks.lower_tile,

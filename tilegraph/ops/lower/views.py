@@ -11,8 +11,6 @@ from tilegraph.ops.lower.base import NodeContext, view
 from tilegraph.ops.prims import Concat, Const, Input, Prim
 from tilegraph.spec.dims import Dim, Shape
 
-_RUNS = 16  # parts that one Gather may be made of
-
 
 def reshape(source: Prim, shape: Shape) -> Prim:
     """`source` with another shape of the same number of elements."""
@@ -179,43 +177,6 @@ def lower_flatten(c: NodeContext) -> list[Prim]:
     axis = int(c.attr("axis", 1))
     axis = axis + rank if axis < 0 else axis
     return [reshape(source, (Dim.product(source.shape[:axis]), Dim.product(source.shape[axis:])))]
-
-
-def lower_gather(c: NodeContext) -> list[Prim]:
-    """Gather of constant positions: each evenly spaced run of them is a slice."""
-    source = c.arg(0)
-    axis = int(c.attr("axis", 0)) % len(source.shape)
-    picked = c.constant(1)
-    size = source.shape[axis].as_int()
-    if picked is None:
-        raise c.decline("Gather with indices that are not constant")
-    if size is None:
-        raise c.decline(f"Gather from the symbolic extent {source.shape[axis]}")
-    flat = [int(v) + size if v < 0 else int(v) for v in picked.reshape(-1)]
-    if not flat or min(flat) < 0 or max(flat) >= size:
-        raise c.decline("Gather indices are empty or out of range")
-    runs = _runs(flat)
-    if len(runs) > _RUNS:
-        raise c.decline(f"Gather indices make {len(runs)} evenly spaced runs; kernels take {_RUNS}")
-    ranged = concat([take_range(source, axis, first, step, Dim.of(count)) for first, step, count in runs], axis)
-    middle = tuple(Dim.of(d) for d in picked.shape)
-    return [reshape(ranged, (*source.shape[:axis], *middle, *source.shape[axis + 1:]))]
-
-
-def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(first, step, count) of the evenly spaced runs that `places` consist of, the longest ones from the left."""
-    found: list[tuple[int, int, int]] = []
-    at = 0
-    while at < len(places):
-        step = places[at + 1] - places[at] if at + 1 < len(places) else 1
-        end = at + 1
-        while end < len(places) and places[end] - places[end - 1] == step:
-            end += 1
-        if end == at + 2 and end < len(places):  # two alone are no run: the second may begin a longer one
-            end, step = at + 1, 1
-        found.append((places[at], step, end - at))
-        at = end
-    return found
 
 
 def _show(shape: Shape) -> str:

@@ -73,32 +73,31 @@ def _safe_remainder(m: Math[V], a: V, b: V) -> V:
     return m.irem(a, m.select(m.eq(b, like(m, b, -1)), like(m, b, 1), b))
 
 
-def _divide(m: Math[V], a: V, b: V) -> V:
-    return m.div(a, b) if _is_float(m, a) else _safe_divide(m, a, b)
+def _zero_divisor(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
+    """the integer constant 0 as divisor"""
+    return "integer division by the constant 0" if dtypes[0] in INTEGERS and constant_operand(attrs, 1) == 0 else None
 
 
-def _needs_constant_divisor(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
-    """integer divisors that are not a scalar constant other than 0
-
-    ONNX Runtime reports integer division by zero as an error of the run, which a kernel cannot do.
-    """
-    if dtypes[0] not in INTEGERS:
-        return None
-    divisor = constant_operand(attrs, 1)
-    if divisor is None:
-        return "an integer divisor must be a scalar constant: a kernel cannot report division by zero"
-    return "integer division by the constant 0" if divisor == 0 else None
+def _divisor(m: Math[V], b: V, attrs: Attrs, what: str) -> V:
+    """An integer divisor that is not 0: a 0 ends the run with an error, as in ONNX Runtime."""
+    if constant_operand(attrs, 1) is not None:
+        return b
+    b = m.share(b)
+    fine = m.share(m.ne(b, like(m, b, 0)))
+    m.require(fine, f"{what}: an integer divisor is 0")
+    return m.select(fine, b, like(m, b, 1))
 
 
 def _div(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    return _divide(m, args[0], args[1])
+    a, b = args
+    return m.div(a, b) if _is_float(m, a) else _safe_divide(m, a, _divisor(m, b, attrs, "Div"))
 
 
 def _mod(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     a, b = args
     if _is_float(m, a):
         return m.libm("fmod", a, b)
-    b = m.share(b)
+    b = m.share(_divisor(m, b, attrs, "Mod"))
     remainder = m.share(_safe_remainder(m, a, b))
     if int(attrs.get("fmod", 0)) or not _is_signed(m, a):
         return remainder
@@ -109,10 +108,10 @@ def _mod(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
 
 
 def _check_mod(dtypes: Sequence[str | None], attrs: Attrs, opset: int) -> str | None:
-    """floats without fmod=1; integer divisors that are not a scalar constant other than 0"""
+    """floats without fmod=1; the integer constant 0 as divisor"""
     if dtypes[0] in FLOATS and not int(attrs.get("fmod", 0)):
         return "float operands need fmod=1 (ONNX Runtime rejects them too)"
-    return _needs_constant_divisor(dtypes, attrs, opset)
+    return _zero_divisor(dtypes, attrs, opset)
 
 
 def _pow(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
@@ -207,7 +206,7 @@ OPS = (
     binary("Add", lambda m, a, b: m.add(a, b), 1, NUMERIC, "7 (14: 8 and 16 bits)"),
     binary("Sub", lambda m, a, b: m.sub(a, b), 1, NUMERIC, "7 (14: 8 and 16 bits)"),
     binary("Mul", lambda m, a, b: m.mul(a, b), 1, NUMERIC, "7 (14: 8 and 16 bits)"),
-    PointOp("Div", "", (2, 2), _div, 8, "7 (14: 8 and 16 bits)", alike(NUMERIC), _needs_constant_divisor),
+    PointOp("Div", "", (2, 2), _div, 8, "7 (14: 8 and 16 bits)", alike(NUMERIC), _zero_divisor),
     PointOp("Mod", "", (2, 2), _mod, LIBM, "10", alike(NUMERIC), _check_mod),
     PointOp("Pow", "", (2, 2), _pow, 150, "7 (12: exponent of another dtype)", each(NUMERIC, NUMERIC), _check_pow),
     PointOp("Max", "", (1, VARIADIC), _max, 4, "6 (8: broadcast, 12: integers)", alike(NUMERIC)),

@@ -23,8 +23,8 @@ VARIADIC = 2**31 - 1
 
 CONSTANTS = "operand_constants"
 """Key in `attrs` under which the caller may say which operands are scalars known at compile time, as a mapping
-from operand index to Python number. Pow (cheap exponents) and integer Div and Mod (divisors that cannot be zero)
-need it; the operand is passed all the same."""
+from operand index to Python number. Pow (cheap exponents) and integer Div and Mod (divisors that need no check)
+use it; the operand is passed all the same."""
 
 
 class PointFn(Protocol):
