@@ -122,6 +122,9 @@ def _built_cases() -> list[Case]:
         _built("yolo_n_320", "yolo_n"),
         _built("yolo_n_dynamic", "yolo_n", dims={"batch": 2}, other={"batch": 1}),
         _built("window_2048", "window", runs=15),
+        _built("int4_row", "blocks"),
+        _built("int4_rows_8", "blocks", seq=8),
+        _built("int4_dynamic", "blocks", dims={"batch": 2, "seq": 12}, other={"batch": 1, "seq": 3}),
         _built("llama_window_4096", "llama_window", runs=10),
     ]
 

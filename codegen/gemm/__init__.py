@@ -2,11 +2,10 @@
 
 from collections.abc import Collection
 
-from tilegraph.codegen.gemm import bfloat16, integers, kernel, stored
+from tilegraph.codegen.gemm import bfloat16, blocks, integers, kernel, stored
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.gemm import GemmSpace
 from tilegraph.ops.gemm.space import Integers
-from tilegraph.ops.prims import Decline
 
 
 def generate(space: GemmSpace, name: str, vector_bits: int, features: Collection[str] = ()) -> Generated:
@@ -14,7 +13,7 @@ def generate(space: GemmSpace, name: str, vector_bits: int, features: Collection
     if isinstance(space.quantized, Integers):
         return integers.generate(space, name, vector_bits, features)
     if space.quantized is not None:
-        raise Decline("products with blocks of integers have no kernel yet")
+        return blocks.generate(space, name, vector_bits, features)
     if space.precision == "bfloat16":
         return bfloat16.generate(space, name, vector_bits)
     if space.matrix is not None:

@@ -109,8 +109,9 @@ class Graph:
     def finish(self) -> onnx.ModelProto:
         """The checked model. Raises onnx.checker.ValidationError if what was written is not valid."""
         graph = helper.make_graph(self._nodes, self.name, self._inputs, self._outputs, self._initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)],
-                                  producer_name="tilegraph-models")
+        others = sorted({node.domain for node in self._nodes} - {""})
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(domain, 1) for domain in others)]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="tilegraph-models")
         model.ir_version = next((v for opset, v in _IR_VERSION.items() if self.opset >= opset), 8)
         helper.set_model_props(model, self.metadata)
         if model.ByteSize() < 2**31 - 1:

@@ -15,6 +15,7 @@ import onnx
 
 from models.builders.bert import bert
 from models.builders.gpt2 import gpt2
+from models.builders.int4 import blocks
 from models.builders.llama import llama
 from models.builders.mobilenet import mobilenet
 from models.builders.resnet import resnet
@@ -61,6 +62,7 @@ _ALL = [
     Builder("gpt2_decode", gpt2, {"seq": 1, "past": 511, "layers": 4},
             {**_TINY, "seq": 1, "past": 15, "layers": 2, "vocab": 100, "context": 48},
             {"batch": "batch", "past": "past"}, {"batch": 2, "past": 9}),
+    Builder("blocks", blocks, {}, {"hidden": 64, "ffn": 96, "layers": 2, "seq": 5}, _TOKENS, _RUN),
     Builder("resnet50", resnet, {}, {"image": 32, "width": 8, "blocks": (1, 2, 1, 1), "classes": 10},
             {"batch": "batch"}, {"batch": 2}),
     Builder("mobilenetv2", mobilenet, {}, {"image": 32, "width": 0.25, "classes": 10},

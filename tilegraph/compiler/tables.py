@@ -11,7 +11,7 @@ import onnx_ir as ir
 from tilegraph.spec.filters import Filters
 
 Array = np.ndarray[Any, Any]
-TABLES = frozenset({"columns", "rows", "quads"})
+TABLES = frozenset({"columns", "rows", "quads", "bits4", "bits8", "zeros4"})
 
 
 def table_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
@@ -19,6 +19,10 @@ def table_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
     panels, depth = -(-how.block // how.panel), math.prod(shape) // how.block
     if how.kind == "quads":
         return panels, -(-depth // 4) + 1, how.panel, 4
+    if how.kind in ("bits4", "bits8"):
+        return panels, depth // 4, how.panel, 4
+    if how.kind == "zeros4":
+        return panels, depth * 2, how.panel
     return panels, depth, how.panel
 
 
@@ -31,6 +35,10 @@ def pack_table(array: Array, how: Filters) -> Array:
     """A constant with `how.block` columns as panels of `how.panel` columns, the last one filled up with zeros."""
     if how.kind == "quads":
         return _quads(array.reshape(-1, how.block), how.panel)
+    if how.kind in ("bits4", "bits8"):
+        return _weights(array.reshape(how.block, -1), how.panel, how.kind == "bits4")
+    if how.kind == "zeros4":
+        return _panels(nibbles(array.reshape(how.block, -1)).T, how.panel)
     rows = array.reshape(-1, how.block) if how.kind == "columns" else array.reshape(how.block, -1).T
     return _panels(rows, how.panel)
 
@@ -45,6 +53,21 @@ def _quads(matrix: Array, panel: int) -> Array:
     quads = panels.reshape(len(panels), -1, 4, panel).swapaxes(2, 3)
     sums = panels.astype(np.int32).sum(axis=1, dtype=np.int32)
     return np.concatenate([quads, sums.view(np.int8).reshape(len(panels), 1, panel, 4)], axis=1)
+
+
+def _weights(columns: Array, panel: int, four: bool) -> Array:
+    """Bytes [width, depth] of columns as [width/panel, depth/4, panel, 4]; of 4 bits, the low half of a byte and the
+    high half of it are four apart, so that both halves of a word are four neighbours."""
+    if four:
+        eights = nibbles(columns).reshape(len(columns), -1, 2, 4)
+        columns = (eights[:, :, 0] | eights[:, :, 1] << 4).reshape(len(columns), -1)
+    words = _panels(np.ascontiguousarray(columns).view(np.uint32).T, panel)
+    return words.view(np.uint8).reshape(*words.shape, 4)
+
+
+def nibbles(array: Array) -> Array:
+    """The 4-bit integers of bytes [.., k] as [.., 2 k], low ones first."""
+    return np.stack([array & 15, array >> 4], axis=-1).reshape(*array.shape[:-1], -1)
 
 
 def _panels(rows: Array, panel: int) -> Array:

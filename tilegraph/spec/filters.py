@@ -22,6 +22,9 @@ class Filters:
 
     Of 8-bit integers [rows, block] ("quads"), as int8: [block/panel][row/4][column of the panel][4], and behind each
     panel the sums of its columns, int32
+
+    Of the bytes of MatMulNBits: weights ("bits4", "bits8") as [block/panel][word][column of the panel][4], a word 4
+    neighbours of 8 bits, or 8 of 4 bits, the last four in the high halves; zero points as "rows", or unpacked ("zeros4")
     """
 
     kind: str

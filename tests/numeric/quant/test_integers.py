@@ -87,9 +87,10 @@ def test_symbolic_rows_and_sums_that_wrap() -> None:
 
 def test_dynamic_quantisation() -> None:
     """What onnxruntime.quantization writes behind DynamicQuantizeLinear: Cast, scales, bias, and then an activation."""
-    made = compiled("(uint8[B,64] x, int8[64,50] w, uint8 p, int8 z, float s, float[50] c, float[50] b) => "
-                    "(float[B,50] y) { i = MatMulInteger(x, w, p, z) f = Cast<to=1>(i) r = Mul(s, c) "
-                    "g = Mul(f, r) h = Add(b, g) y = Relu(h) }")
+    made = compiled("(uint8[B,64] x, int8[64,50] w, uint8 p, int8 z, float s, float[50] c, float[50] b) "
+                    "=> (float[B,50] y) "
+                    "{ i = MatMulInteger(x, w, p, z) f = Cast<to=1>(i) "
+                    "r = Mul(s, c) g = Mul(f, r) h = Add(b, g) y = Relu(h) }")
     feeds = {"x": integers("uint8", 9, 64), "w": integers("int8", 64, 50, seed=1), "p": integers("uint8", 1).reshape(()),
              "z": np.array(0, np.int8), "s": np.array(0.02, np.float32),
              "c": np.linspace(0.001, 0.01, 50, dtype=np.float32), "b": np.linspace(-1, 1, 50, dtype=np.float32)}

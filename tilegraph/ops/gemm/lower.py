@@ -20,6 +20,7 @@ from tilegraph.ops.gemm.quantized import (
     BlockDot,
     IntegerDot,
     lower_matmul_integer,
+    lower_matmul_nbits,
     plan_blocks,
     plan_integers,
 )
@@ -79,7 +80,7 @@ def _scaled(prim: Prim, factor: float) -> Prim:
 
 PRODUCTS: dict[tuple[str, str], Rule] = {
     ("", "MatMul"): _matmul, ("", "Gemm"): _gemm, ("", "Einsum"): lower_einsum,
-    ("", "MatMulInteger"): lower_matmul_integer}
+    ("", "MatMulInteger"): lower_matmul_integer, ("com.microsoft", "MatMulNBits"): lower_matmul_nbits}
 
 
 def lower_gemm(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:

@@ -11,7 +11,6 @@ from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Inst, Load, Place, insts
 from tilegraph.spec.dims import Dim
 
-
 _PER_BYTE = 2  # elements of a matrix that share an element of a constant
 
 

@@ -30,8 +30,9 @@ class Integers:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The matrix, [n, k], is `count` blocks of `block` integers of `bits` bits in each column, with a float32 scale each
-    in `scales_slot` and a zero point each in `zeros_slot` (None: 2^(bits - 1)). Rows are rounded to int8 by block."""
+    """The matrix, [n, k], is `count` blocks of `block` integers of `bits` bits in each column, with a float32 scale
+    each in `scales_slot` and a zero point each in `zeros_slot` (None: 2^(bits - 1)). Rows are rounded to int8 by block.
+    """
 
     bits: int
     block: int
