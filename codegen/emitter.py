@@ -33,7 +33,7 @@ class Emitter(Extents):
 
     def finish(self, name: str, memory: Sequence[t.Buffer], *, extent: Dim, align: int, scratch: Dim, grain: Dim,
                packed: tuple[Packed, ...] = (), filters: tuple[tuple[int, Filters], ...] = (),
-               features: tuple[str, ...] = ()) -> Generated:
+               features: tuple[str, ...] = (), equal: tuple[tuple[Dim, Dim], ...] = ()) -> Generated:
         """The kernel `name` of what was emitted; `memory`: buffers that lie in the scratch."""
         slots, outputs = tuple(sorted(self.inputs)), tuple(sorted(self.outputs))
         used = [*(self.inputs[k] for k in slots), *(self.outputs[k] for k in outputs)]
@@ -43,7 +43,7 @@ class Emitter(Extents):
         body = t.sequence([*declared, *self.math.checked(self.stmts)])
         func = t.prim_func(name, params, t.import_llvm(self.imports, body) if self.imports else body)
         return Generated(func, Kernel(name, slots, outputs, tuple(self.sizes), extent, align, scratch, grain, packed,
-                                      filters, features))
+                                      filters, features, equal))
 
     # -- integers ---------------------------------------------------------------------------------------------
     def share(self, expr: t.Expr, dtype: str = "int64") -> t.Expr:

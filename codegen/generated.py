@@ -30,7 +30,7 @@ class Kernel:
     Its parameters are pointers to the inputs `slots`, to `outputs` and to `scratch` bytes, then `sizes`, begin and end.
     It does the part [begin, end) of `extent`; begin is a multiple of `align`, and `grain` is worth a task of its own.
     `packed`: inputs that are constant matrices. `filters`: of constants of convolutions, see there. `features`: what it
-    needs beside the base level of the instruction set.
+    needs beside the base level of the instruction set. `equal`: extents that have to be equal, which the run checks.
     """
 
     symbol: str
@@ -44,12 +44,14 @@ class Kernel:
     packed: tuple[Packed, ...] = ()
     filters: tuple[tuple[int, Filters], ...] = ()
     features: tuple[str, ...] = ()
+    equal: tuple[tuple[Dim, Dim], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
                 "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
                 "grain": self.grain.to_json(), "packed": [astuple(p) for p in self.packed],
-                "filters": [[slot, how.to_json()] for slot, how in self.filters], "features": self.features}
+                "filters": [[slot, how.to_json()] for slot, how in self.filters], "features": self.features,
+                "equal": [[a.to_json(), b.to_json()] for a, b in self.equal]}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Kernel:
@@ -57,7 +59,8 @@ class Kernel:
                       Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
                       Dim.from_json(data["grain"]), tuple(Packed(*p) for p in data["packed"]),
                       tuple((slot, Filters.from_json(how)) for slot, how in data["filters"]),
-                      tuple(data["features"]))
+                      tuple(data["features"]),
+                      tuple((Dim.from_json(a), Dim.from_json(b)) for a, b in data["equal"]))
 
 
 @dataclass(frozen=True)

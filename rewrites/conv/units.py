@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView
-from tilegraph.ops.conv import ConvSpace, lower_conv, plan_conv
+from tilegraph.ops.conv import ConvSpace, lower_conv, lower_join, plan_conv, plan_join
 from tilegraph.ops.conv.form import blocked_shape
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
+from tilegraph.rewrites.conv.join import join_of, write_join
 from tilegraph.rewrites.conv.write import CONVS, POOLS, Array, BlockedWriter, reads_plain
 from tilegraph.rewrites.fusion.epilogue import between, followers
 
@@ -24,12 +25,14 @@ class Unit:
     """Nodes that get one layout, in order; all but the last are read inside only. A window may come behind the scales
     of its source's channels.
 
-    `reads`: values that it reads in its layout. `outputs`: what it makes. `space`: of a window with its epilogue; None
-    for a single node that computes on blocked tensors.
+    `reads`: values that it reads in its layout. `outputs`: what it makes. `kind`: of the composite that it becomes,
+    Conv, Pool or Join; empty for a single node that computes on blocked tensors. `space`: of a window with what
+    follows.
     """
 
     nodes: tuple[ir.Node, ...]
     reads: tuple[ir.Value, ...]
+    kind: str = ""
     space: ConvSpace | None = None
 
     @property
@@ -43,7 +46,7 @@ class Unit:
     @property
     def first(self) -> ir.Node:
         """The window, or the only node."""
-        return next((n for n in self.nodes if is_window(n)), self.nodes[0])
+        return next((n for n in self.nodes if is_window(n)), self.nodes[-1])
 
 
 def is_window(node: ir.Node) -> bool:
@@ -65,15 +68,19 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
                 continue
             taken.update(unit.nodes)
             units.append(unit)
-    for node in view.nodes:
-        if node in taken or node in refusals:
+    # Joins first, from their ends: a Resize that one of them reads is no unit of its own.
+    singles = [n for n in view.nodes if n not in taken and n not in refusals]
+    for node in sorted(singles, key=lambda n: n.op_type not in ("Concat", "Add")):
+        if node in taken:
             continue
         try:
-            writer = trial([node], lanes, opsets.get("", 1))
+            unit = _join(node, view, opsets, lanes, taken) or Unit((node,), tuple(trial([node], lanes, opsets.get(
+                "", 1)).source.reads))
         except (Decline, ValueError) as reason:
             refusals[node] = str(getattr(reason, "reason", reason))
             continue
-        units.append(Unit((node,), tuple(writer.source.reads)))
+        taken.update(unit.nodes)
+        units.append(unit)
     return sorted(units, key=lambda u: view.order[u.nodes[-1]]), refusals
 
 
@@ -122,7 +129,28 @@ def follows(node: ir.Node) -> bool:
 def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int], lanes: int) -> Unit:
     writer = trial(nodes, lanes, opsets.get("", 1))
     lowered = lower_conv(writer.nodes, [writer.blocked[nodes[-1].outputs[0]]], opsets)
-    return Unit(nodes, tuple(writer.source.reads), plan_conv(lowered))
+    kind = "Conv" if any(n.op_type in CONVS for n in nodes) else "Pool"
+    return Unit(nodes, tuple(writer.source.reads), kind, plan_conv(lowered))
+
+
+def _join(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit | None:
+    """The join that `node` is the end of; None if it joins nothing."""
+    nodes = join_of(node, view, taken)
+    if not nodes:
+        return None
+    writer = _Trial(Twins(lanes), lanes, opsets.get("", 1))
+    write_join(writer, nodes)
+    plan_join(lower_join(writer.nodes, [writer.blocked[node.outputs[0]]], opsets))
+    return Unit(nodes, tuple(writer.source.reads), "Join")
+
+
+def write_unit(writer: BlockedWriter, unit: Unit) -> None:
+    """Adds the blocked form of `unit`."""
+    if unit.kind == "Join":
+        write_join(writer, unit.nodes)
+        return
+    for node in unit.nodes:
+        writer.write(node)
 
 
 @dataclass
@@ -165,4 +193,4 @@ def trial(nodes: Sequence[ir.Node], lanes: int, opset: int) -> _Trial:
     return writer
 
 
-__all__ = ["Twins", "Unit", "find_units", "is_window", "reads_plain", "trial"]
+__all__ = ["Twins", "Unit", "find_units", "is_window", "reads_plain", "trial", "write_unit"]

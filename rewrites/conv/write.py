@@ -4,8 +4,8 @@ A blocked value is [N, ceil(C/L), *spatial, L], see `ops.conv.form`. Lanes past 
 came of them; the views in front of a convolution leave them out again, so they reach no channel that exists.
 
 Windows (convolutions and pooling) stay what they are between views out of and into that layout, and codegen reads the
-views as addresses. Pointwise nodes, channel concatenation and splits, and nearest upsampling compute on the blocked
-tensors themselves. `Decline` says why a node cannot be written so.
+views as addresses. Pointwise nodes and splits of channels compute on the blocked tensors themselves; joins are in
+`rewrites.conv.join`. `Decline` says why a node cannot be written so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tilegraph.ops.conv.form import block, block_constant, blocked_shape, unbloc
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
-from tilegraph.rewrites.conv.upsample import factors
 
 Array = np.ndarray[Any, Any]
 
@@ -62,6 +61,20 @@ class BlockedWriter:
 
     def write(self, node: ir.Node) -> None:
         """Adds the blocked form of `node`; `Decline` if it has none."""
+        self.check(node)
+        if node.op_type in CONVS or node.op_type in POOLS:
+            self._window(node)
+        elif node.op_type == "BatchNormalization":
+            self._batch_norm(node)
+        elif node.op_type == "Split":
+            self._split(node)
+        elif kind_of(node) == "pointwise":
+            self._pointwise(node)
+        else:
+            raise Decline(f"{node.op_type} has no blocked form")
+
+    def check(self, node: ir.Node) -> None:
+        """`Decline` for what no operator may be."""
         if self.opset < MIN_OPSET:
             raise Decline(f"opset {self.opset} has attributes where the views of blocked values have inputs, "
                           f"which opset {MIN_OPSET} brought")
@@ -70,20 +83,6 @@ class BlockedWriter:
         for output in node.outputs:
             if output.dtype != ir.DataType.FLOAT:
                 raise Decline(f"{output.name} is {output.dtype}: blocked values are float32")
-        if node.op_type in CONVS or node.op_type in POOLS:
-            self._window(node)
-        elif node.op_type == "BatchNormalization":
-            self._batch_norm(node)
-        elif node.op_type == "Concat":
-            self._concat(node)
-        elif node.op_type == "Split":
-            self._split(node)
-        elif node.op_type == "Resize":
-            self._upsample(node)
-        elif kind_of(node) == "pointwise":
-            self._pointwise(node)
-        else:
-            raise Decline(f"{node.op_type} has no blocked form")
 
     def read(self, value: ir.Value) -> ir.Value:
         """The blocked form of an operand."""
@@ -165,14 +164,6 @@ class BlockedWriter:
         scaled = self._add(node, "Mul", [self.read(first), by], shape, [], "_scaled")
         self.blocked[out] = self._add(node, "Add", [scaled, plus], shape, [], "_blocked")
 
-    def _concat(self, node: ir.Node) -> None:
-        out = node.outputs[0]
-        if node.attributes["axis"].as_int() % len(_shape(out)) != 1:
-            raise Decline("Concat of another axis than the channels")
-        values = [_present(node, i) for i in range(len(node.inputs))]
-        self._whole([channels_of(v) for v in values])
-        self._result(out, node, "Concat", [self.read(v) for v in values], [ir.AttrInt64("axis", 1)])
-
     def _split(self, node: ir.Node) -> None:
         first = _present(node, 0)
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
@@ -194,28 +185,6 @@ class BlockedWriter:
         for width in widths[:-1]:
             if width % self.lanes:
                 raise Decline(f"a part of {width} channels fills no whole blocks of {self.lanes}")
-
-    def _upsample(self, node: ir.Node) -> None:
-        """Nearest Resize by whole factors: each element of the spatial dims stands `factor` times."""
-        first, out = _present(node, 0), node.outputs[0]
-        scales = factors(node)
-        source, name = self.read(first), node.name or "resize"
-        assert source.shape is not None
-        rank, shape = len(scales), blocked_shape(_known(out), self.lanes)
-        axes = [3 + 2 * k for k in range(rank)]
-        split: list[Any] = [*source.shape[:2], *(d for e in source.shape[2:-1] for d in (e, 1)), self.lanes]
-        more, attributes = self._numbers(node, "axes", axes)
-        apart = self._add(node, "Unsqueeze", [source, *more], ir.Shape(split), attributes, "_apart")
-        times = [1, 1, *(d for s in scales for d in (1, s)), 1]
-        wide = self._add(node, "Expand", [apart, self.source.constant(f"{name}_times", np.asarray(times, np.int64))],
-                         ir.Shape([d if t == 1 else t for d, t in zip(split, times, strict=True)]), [], "_wide")
-        if all(isinstance(d, int) for d in shape[2:]):
-            target = self.source.constant(f"{name}_target", np.asarray([0, 0, *shape[2:]], np.int64))
-        else:
-            extents = self._add(node, "Shape", [source], ir.Shape([rank + 3]), [], "_extents", ir.DataType.INT64)
-            by = self.source.constant(f"{name}_by", np.asarray([1, 1, *scales, 1], np.int64))
-            target = self._add(node, "Mul", [extents, by], ir.Shape([rank + 3]), [], "_target", ir.DataType.INT64)
-        self.blocked[out] = self._add(node, "Reshape", [wide, target], shape, [], "_blocked")
 
     def _numbers(self, node: ir.Node, name: str, numbers: Sequence[int]) -> tuple[list[ir.Value], list[ir.Attr]]:
         """A parameter that became an input in opset 13."""

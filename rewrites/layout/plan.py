@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView, all_graphs
-from tilegraph.ops.conv import lower_conv, plan_conv
+from tilegraph.ops.conv import lower_conv, lower_join, plan_conv, plan_join
 from tilegraph.ops.conv.form import Views, block, unblock
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.prims import Decline
 from tilegraph.ops.region import plan as plan_region
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.algebra.constants import Constants
-from tilegraph.rewrites.conv import BlockedWriter, Unit, find_units
+from tilegraph.rewrites.conv import BlockedWriter, Unit, find_units, write_unit
 from tilegraph.rewrites.conv.units import is_window
-from tilegraph.rewrites.conv.write import CONVS, Array
+from tilegraph.rewrites.conv.write import Array
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.fusion.legal import size_bytes
@@ -171,19 +171,21 @@ class _Rewriting:
         old = [node for unit in units for node in unit.nodes]
         for unit in units:
             writer = BlockedWriter(self, self.lanes, self.opsets.get("", 1))
-            for node in unit.nodes:
-                writer.write(node)
+            write_unit(writer, unit)
             self._name(writer.nodes)
             graph.extend(writer.nodes)
             self.map.update({v: writer.blocked[v] for v in unit.outputs})
-            if unit.is_window:
-                kind = "Conv" if unit.first.op_type in CONVS else "Pool"
-                self.windows.append((kind, writer.nodes, writer.blocked[unit.outputs[0]]))
+            if unit.kind:
+                self.windows.append((unit.kind, writer.nodes, writer.blocked[unit.outputs[0]]))
         self._hand_over(units, set(old))
         graph.remove(list(reversed(old)), safe=True)
         graph.sort()
         for kind, nodes, output in self.windows:
-            plan_conv(lower_conv(nodes, [output], self.opsets))  # as found: what was examined is what is written
+            # As found: what was examined is what is written.
+            if kind == "Join":
+                plan_join(lower_join(nodes, [output], self.opsets))
+            else:
+                plan_conv(lower_conv(nodes, [output], self.opsets))
             call = make_composite(self.model, graph, nodes, [output], kind=kind)
             kinds = [n.op_type for n in nodes if n.op_type not in ("Constant", "Transpose", "Reshape", "Slice", "Pad")]
             self.context.diagnostics.took(STAGE, call.name or "", f"{len(kinds)} nodes in one kernel", op=call.op_type,

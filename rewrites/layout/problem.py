@@ -135,7 +135,7 @@ def _blocked_us(unit: Unit, owner: dict[ir.Node, Unit], view: GraphView, known: 
 
 
 def _joins(unit: Unit) -> bool:
-    return unit.space is None and follows(unit.nodes[-1])
+    return not unit.kind and follows(unit.nodes[-1])
 
 
 def work_of(unit: Unit, known: Extents = ()) -> cost.Work:

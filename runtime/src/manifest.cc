@@ -239,6 +239,15 @@ ProgramSpec Manifest::program(const std::string& partition) const {
   Field calls = field.at("calls");
   size_t count = calls.list(kMaxCalls);
   for (size_t i = 0; i < count; ++i) program.calls.push_back(read_call(calls.at(i), program, expressions));
+  if (field.value().contains("equal")) {
+    Field pairs = field.at("equal");
+    count = pairs.list(kMaxCalls);
+    for (size_t i = 0; i < count; ++i) {
+      Field pair = pairs.at(i);
+      if (pair.list(2) != 2) pair.fail("it must be two extents");
+      program.equal.emplace_back(read_size(pair.at(size_t{0}), expressions), read_size(pair.at(size_t{1}), expressions));
+    }
+  }
   check_symbols(program, field);
   return program;
 }

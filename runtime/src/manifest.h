@@ -47,6 +47,7 @@ struct ProgramSpec {
   std::vector<TensorSpec> inputs, outputs;
   Register arena_bytes;
   std::vector<KernelCall> calls;
+  std::vector<std::pair<Register, Register>> equal;  // extents that must be equal
 };
 
 struct LibrarySpec {

@@ -93,6 +93,13 @@ void Program::bind(Plan& plan, const std::vector<uint32_t>& checked) const {
     }
 }
 
+void Program::check_equal(const Plan& plan) const {
+  for (const auto& [a, b] : spec_.equal)
+    if (int64_t x = plan.registers[a], y = plan.registers[b]; x != y)
+      refuse(cat("the model joins values whose extents ", spec_.expressions.text(a), " = ", x, " and ",
+                 spec_.expressions.text(b), " = ", y, " differ for these input shapes"));
+}
+
 int64_t Program::size(const Plan& plan, Register at, const char* what) const {
   int64_t value = plan.registers[at];
   if (value < 0)
@@ -142,6 +149,7 @@ void Program::plan_calls(Plan& plan) const {
 void Program::make_plan(Plan& plan, const std::vector<uint32_t>& checked) const {
   plan.valid = false;
   bind(plan, checked);
+  check_equal(plan);
   plan_outputs(plan);
   plan_calls(plan);
   plan.valid = true;

@@ -74,6 +74,7 @@ class Program {
  private:
   [[noreturn]] void refuse_dim(size_t input, size_t dim, int64_t have, int64_t want, const std::string& bound_by) const;
   int64_t size(const Plan& plan, Register at, const char* what) const;
+  void check_equal(const Plan& plan) const;
   void bind(Plan& plan, const std::vector<uint32_t>& checked) const;
   void plan_outputs(Plan& plan) const;
   void plan_calls(Plan& plan) const;

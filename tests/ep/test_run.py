@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,17 @@ def test_a_symbol_may_be_used_before_it_is_bound(serve: Serve, compile_kernels: 
     session = serve(ep.Artifact(compile_kernels(ep.SCALE), {"p": spec}))
     got = session.run(None, {"x": np.arange(6, dtype=np.float32), "w": np.array([1, 10, 100], np.float32)})[0]
     np.testing.assert_array_equal(got, [0, 10, 200, 3, 40, 500])
+
+
+def test_extents_that_a_model_joins_are_compared(serve: Serve, add_one: Path) -> None:
+    n = Dim.symbol("n")
+    spec = replace(ep.add_one_program("n"), equal=((n % 4, Dim.of(0)), (n, Dim.max(n, 8))))
+    session = serve(ep.Artifact(add_one, {"p": spec}))
+    np.testing.assert_array_equal(session.run(None, {"x": np.zeros(8, np.float32)})[0], np.ones(8))
+    with pytest.raises(InvalidArgument, match=r"joins values whose extents n % 4 = 1 and 0 = 0 differ"):
+        session.run(None, {"x": np.zeros(9, np.float32)})
+    with pytest.raises(InvalidArgument, match=r"extents n = 4 and max\(8, n\) = 8 differ"):
+        session.run(None, {"x": np.zeros(4, np.float32)})
 
 
 def test_negative_sizes_are_refused(serve: Serve, add_one: Path) -> None:

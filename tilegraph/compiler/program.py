@@ -12,7 +12,7 @@ from tilegraph.codegen.kernels import KernelStore
 from tilegraph.compiler.packing import Packer
 from tilegraph.memory import Buffer, plan
 from tilegraph.ops.attention import lower_attention
-from tilegraph.ops.conv import lower_conv
+from tilegraph.ops.conv import lower_conv, lower_join
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
 from tilegraph.ops.lower import lower_region, prims_of, reports
@@ -67,7 +67,7 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
     program = Program(
         tuple(TensorSpec(v.name or "", stored_name(v.dtype), symbols.shape(shape_of(v)), _constant(v)) for v in inputs),
         tuple(TensorSpec(v.name or "", stored_name(v.dtype), symbols.shape(shapes[v])) for v in outputs),
-        arena.total, calls)
+        arena.total, calls, _equal(steps, symbols))
     symbols.check(program)
     return Built(program, tuple(inputs), tuple(outputs))
 
@@ -80,6 +80,7 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
     "Gemm": lower_gemm,
     "Conv": lower_conv,
     "Pool": lower_conv,
+    "Join": lower_join,
 }
 
 
@@ -153,6 +154,8 @@ class _Symbols:
         for spec in (*program.inputs, *program.outputs):
             for dim in spec.shape:
                 used |= dim.symbols
+        for pair in program.equal:
+            used |= pair[0].symbols | pair[1].symbols
         for call in program.calls:
             for dim in (*call.sizes, call.extent, call.grain, call.scratch):
                 used |= dim.symbols
@@ -172,6 +175,12 @@ def _lifetimes(inner: Sequence[ir.Value], steps: Sequence[_Step], shapes: Mappin
         size = Dim.product(symbols.shape(shapes[value])) * BYTES[stored_name(value.dtype)]
         buffers.append(Buffer(_buffer_name(k), size, alive[0], alive[-1]))
     return buffers
+
+
+def _equal(steps: Sequence[_Step], symbols: _Symbols) -> tuple[tuple[Dim, Dim], ...]:
+    """What the kernels need to be equal, in the program's symbols."""
+    pairs = [(symbols.dim(a), symbols.dim(b)) for step in steps for a, b in step.kernel.equal]
+    return tuple(dict.fromkeys((a, b) for a, b in pairs if a != b))
 
 
 def _call(step: _Step, places: Mapping[ir.Value, Slot], symbols: _Symbols) -> KernelCall:

@@ -106,18 +106,21 @@ class Program:
     outputs: tuple[TensorSpec, ...]
     arena_bytes: Dim
     calls: tuple[KernelCall, ...]
+    equal: tuple[tuple[Dim, Dim], ...] = ()  # extents that must be equal, checked on each run
 
     def to_json(self) -> dict[str, Any]:
+        equal = {"equal": [[a.to_json(), b.to_json()] for a, b in self.equal]} if self.equal else {}
         return {"inputs": [t.to_json() for t in self.inputs], "outputs": [t.to_json() for t in self.outputs],
                 "arena": {"bytes": self.arena_bytes.to_json(), "alignment": ARENA_ALIGNMENT},
-                "calls": [c.to_json() for c in self.calls]}
+                "calls": [c.to_json() for c in self.calls], **equal}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Program:
         return Program(tuple(TensorSpec.from_json(t) for t in data["inputs"]),
                        tuple(TensorSpec.from_json(t) for t in data["outputs"]),
                        Dim.from_json(data["arena"]["bytes"]),
-                       tuple(KernelCall.from_json(c) for c in data["calls"]))
+                       tuple(KernelCall.from_json(c) for c in data["calls"]),
+                       tuple((Dim.from_json(a), Dim.from_json(b)) for a, b in data.get("equal", [])))
 
 
 @dataclass(frozen=True)

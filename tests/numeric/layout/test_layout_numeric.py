@@ -159,7 +159,8 @@ def _apart(g: Graph, x: str) -> str:
     return g.op("Conv", g.op("Mul", y, g.op("GlobalMaxPool", y)), _weights(g, 17, 40, 3, 3), pads=[1] * 4)
 
 
-PIECES = {"gate": _gate, "apart": _apart, "norm": _norm, "branches": _branches, "by_channel": _by_channel, "double": _double,
+PIECES = {"gate": _gate, "apart": _apart, "norm": _norm,
+          "branches": _branches, "by_channel": _by_channel, "double": _double,
           "double_half_pixel": _double_half_pixel}
 
 

@@ -108,8 +108,8 @@ def test_normalisation_joins_the_window_before_it() -> None:
     (f"(float[1,16,8,8] x) => (float[1,16,8,8] y) {{ {weights('m', 8)} y = Mul(x, m) }}", "Mul",
      "neither one number nor one a channel"),
     ("(float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Softmax<axis = 1>(x) }", "Softmax", "Softmax has no blocked"),
-    ("(float[1,8,8,8] x, float[1,16,8,8] z) => (float[1,24,8,8] y) { y = Concat<axis = 1>(x, z) }", "Concat",
-     "a part of 8 channels fills no whole blocks"),
+    ("(float[1,48,8,8] x) => (float[1,24,8,8] y, float[1,24,8,8] z) { y, z = Split<axis = 1, num_outputs = 2>(x) }",
+     "Split", "a part of 24 channels fills no whole blocks"),
     ("(float[1,16,8,8] x, float[1,16,8,8] z) => (float[1,16,16,8] y) { y = Concat<axis = 2>(x, z) }", "Concat",
      "another axis"),
     ("(float[1,16,8,8] x) => (float[1,16,16,16] y) { s = Constant<value = float[4] {1., 1., 2., 2.}>() "
@@ -131,11 +131,25 @@ def test_near_misses_have_a_blocked_form() -> None:
             "(float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Exp(x) }",
             "(float[1,17,8,8] x) => (float[1,17,8,8] y) { y = Sigmoid(x) }",
             "(float[1,16,8,8] x, float[1,16,1,8] m) => (float[1,16,8,8] y) { y = Mul(x, m) }",
-            "(float[1,16,8,8] x, float[1,8,8,8] z) => (float[1,24,8,8] y) { y = Concat<axis = -3>(x, z) }",
+            "(float[1,8,8,8] x, float[1,16,8,8] z) => (float[1,24,8,8] y) { y = Concat<axis = -3>(x, z) }",
             "(float[1,16,8,8] x) => (float[1,16,16,16] y) { s = Constant<value = float[4] {1., 1., 2., 2.}>() "
             "y = Resize(x, , s) }"):
         found, refusals = units(text)
         assert len(found) == 1, refusals
+
+
+def test_joins_take_the_upsampling_that_only_they_read() -> None:
+    head = ("(float[n,24,h,w0] x, float[n,24,p,q] z) => (float[n,c,a,b] y, float[n,24,d,e] u) "
+            "{ s = Constant<value = float[4] {1., 1., 2., 2.}>() r = Resize(z, , s) ")
+    for text, unit in [
+        ("y = Concat<axis = 1>(x, r) u = Relu(x) }", "Resize+Concat"),
+        ("y = Add(r, x) u = Relu(x) }", "Resize+Add"),
+        ("y = Concat<axis = 1>(x, r) u = Relu(r) }", "Concat"),  # somebody else reads the larger value
+        ("y = Mul(x, r) u = Relu(x) }", "Mul"),  # no join
+    ]:
+        found, refusals = units(head + text)
+        assert unit in found, (found, refusals)
+        assert ("Resize" in found) == (unit in ("Concat", "Mul"))
 
 
 def test_extents_behind_strides_come_from_what_the_kernel_reads() -> None:

@@ -17,9 +17,10 @@ from tilegraph.ops.conv.windows import WINDOWS
 from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import mergeable
 from tilegraph.ops.lower import lower_region
-from tilegraph.ops.prims import Decline, Input, Lowered, Prim
+from tilegraph.ops.lower.base import point
+from tilegraph.ops.prims import Const, Decline, Input, Lowered, Prim
 from tilegraph.ops.pull import Puller
-from tilegraph.ops.space import Inst, Load, Place, indices_of, insts, rewritten
+from tilegraph.ops.space import Apply, Inst, Load, Place, indices_of, insts, rewritten
 from tilegraph.spec.dims import Dim
 
 LANES = (8, 16)
@@ -150,6 +151,8 @@ class _Convolution(Puller[ConvSpace]):
             raise Decline(f"a {type(prim).__name__.lower()} follows the window")
         leaf = Result(prim.dtype)
         self.windows[id(prim), at] = prim, at, leaf
+        if isinstance(prim.bias, Const):  # of a single filter
+            return Apply(prim.dtype, point("Add", [prim, prim.bias], prim.dtype), (leaf, self.pull(prim.bias, ())))
         return leaf
 
 
@@ -171,7 +174,7 @@ def _loop(ix: Ix, what: str) -> Var | None:
 
 
 def _tensor(prim: Prim | None, what: str) -> int | None:
-    if prim is None:
+    if prim is None or isinstance(prim, Const):
         return None
     if not isinstance(prim, Input) or prim.stored != "float":
         raise Decline(f"{what} computed inside the kernel")
