@@ -23,7 +23,8 @@ from tilegraph.spec.filters import Filters
 
 _NIBBLES = 0x0F0F0F0F
 _UNROLLED = 8  # steps of a block at most; more are a loop
-_NEAR = 2048  # bytes: how far ahead weights are asked for
+_NEAR = 4096  # bytes: how far ahead weights are asked for
+_VECTORS = 4  # of a panel: few rows read it faster than narrower ones
 
 
 def generate(space: GemmSpace, name: str, vector_bits: int, features: Collection[str]) -> Generated:
@@ -40,11 +41,13 @@ class _Blocks(ConvertedRows):
         self.quads = how.block // 4  # words of a block of a converted row
         super().__init__(space, vector_bits, how.count * (self.quads + 2))
         lanes = self.tile.lanes
-        vectors = 2 if space.n > lanes else 1
-        self.tile = Tile(lanes, 8 if vector_bits >= 512 else 4, vectors)
+        rows = 8 if vector_bits >= 512 else 4
+        self.tile = Tile(lanes, rows, min(_VECTORS, -(-space.n // lanes)))
+        self.sums = 2 * rows  # vectors of sums in registers, beside as many halves of weights as vectors of them
         self.depth = how.count * self.quads
         self.steps = self.quads * how.bits // 8  # words of a column's block
         self.dots = Dots.choose(self.e, vector_bits, features)
+        self.span = range(0)
 
     def open(self) -> None:
         super().open()
@@ -128,25 +131,33 @@ class _Blocks(ConvertedRows):
         made = e.local("made", "float32", len(places) * lanes)
         for place in places:
             e.write(made, place, e.f32(0.0), lanes)
-        with e.loop("b", self.how.count) as b:
-            chains = [e.local(f"acc{c}", "int32", len(places) * lanes) for c in range(2 if rows <= 2 else 1)]
-            behind = t.Add(e.i64(self.how.count * self.quads), t.Mul(b, e.i64(2)))
-            self._begin(chains, starts, behind, b)
-            self._multiply(chains, starts, base, b)
-            at = t.Add(self.scales_at, t.Mul(b, e.i64(self.tile.panel)))
-            scales = [m.share(e.read(self.scales, "float32", t.Add(at, e.i64(v * lanes)), lanes))
-                      for v in range(self.vectors)]
-            for r, start in enumerate(starts):
-                scale = e.math.share(e.read(self.floats, "float32", t.Add(start, behind)))
-                for v in range(self.vectors):
-                    place = (r * self.vectors + v) * lanes
-                    total = e.read(chains[0], "int32", place, lanes)
-                    for more in chains[1:]:
-                        total = m.add(total, e.read(more, "int32", place, lanes))
-                    before = e.read(made, "float32", place, lanes)
-                    value = m.fma(m.cast(total, "float32"), m.mul(scales[v], scale), before)
-                    e.write(made, place, value, lanes)
+        width = max(1, self.sums // rows)
+        for low in range(0, self.vectors, width):
+            self.span = range(low, min(low + width, self.vectors))
+            with e.loop("b", self.how.count) as b:
+                self._block(made, starts, base, b)
         self._results(made, row, rows, column, columns)
+
+    def _block(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, block: t.Expr) -> None:
+        """What a block of k adds to the vectors `span` of the panel."""
+        e, m, lanes = self.e, self.e.math, self.tile.lanes
+        rows, each = len(starts), len(self.span)
+        chains = [e.local(f"acc{c}", "int32", rows * each * lanes) for c in range(2 if rows <= 2 else 1)]
+        behind = t.Add(e.i64(self.how.count * self.quads), t.Mul(block, e.i64(2)))
+        self._begin(chains, starts, behind, block)
+        self._multiply(chains, starts, base, block)
+        at = t.Add(self.scales_at, t.Mul(block, e.i64(self.tile.panel)))
+        scales = [m.share(e.read(self.scales, "float32", t.Add(at, e.i64(v * lanes)), lanes)) for v in self.span]
+        for r, start in enumerate(starts):
+            scale = m.share(e.read(self.floats, "float32", t.Add(start, behind)))
+            for k, v in enumerate(self.span):
+                total = e.read(chains[0], "int32", (r * each + k) * lanes, lanes)
+                for more in chains[1:]:
+                    total = m.add(total, e.read(more, "int32", (r * each + k) * lanes, lanes))
+                place = (r * self.vectors + v) * lanes
+                before = e.read(made, "float32", place, lanes)
+                value = m.fma(m.cast(total, "float32"), m.mul(scales[k], scale), before)
+                e.write(made, place, value, lanes)
 
     def _begin(self, chains: list[t.Buffer], starts: list[t.Expr], behind: t.Expr, block: t.Expr) -> None:
         """What the zero points take away."""
@@ -154,15 +165,14 @@ class _Blocks(ConvertedRows):
         zeros: list[V] = []
         if self.zeros is not None:
             at = t.Add(self.zeros_at, t.Mul(block, e.i64(self.tile.panel)))
-            zeros = [m.cast(e.read(self.zeros, "uint8", t.Add(at, e.i64(v * lanes)), lanes), "int32")
-                     for v in range(self.vectors)]
+            zeros = [m.cast(e.read(self.zeros, "uint8", t.Add(at, e.i64(v * lanes)), lanes), "int32") for v in self.span]
         for r, start in enumerate(starts):
             turned = e.math.share(e.read(self.left, "int32", t.Add(t.Add(start, behind), e.i64(1))))
-            for v in range(self.vectors):
-                place = (r * self.vectors + v) * lanes
+            for k in range(len(self.span)):
+                place = (r * len(self.span) + k) * lanes
                 first = turned
                 if zeros:  # both fit 16 bits
-                    first = V(self.dots.pairs(zeros[v].expr, m.widen(turned, lanes)), "int32", lanes)
+                    first = V(self.dots.pairs(zeros[k].expr, m.widen(turned, lanes)), "int32", lanes)
                 e.write(chains[0], place, first, lanes)
                 for more in chains[1:]:
                     e.write(more, place, m.const(0, "int32"), lanes)
@@ -183,9 +193,10 @@ class _Blocks(ConvertedRows):
     def _step_of(self, chains: list[t.Buffer], places: list[t.Expr], at: t.Expr) -> None:
         """A word of weights for each column, of 4 or 8 elements."""
         e, m, lanes = self.e, self.e.math, self.tile.lanes
-        for line in range(-(-self.vectors * lanes // 16)):
-            e.prefetch(self.right, t.Add(at, e.i64(_NEAR // 4 + line * 16)))
-        words = [m.share(e.read(self.right, "int32", t.Add(at, e.i64(v * lanes)), lanes)) for v in range(self.vectors)]
+        if self.span.start == 0:
+            for line in range(-(-self.vectors * lanes // 16)):
+                e.prefetch(self.right, t.Add(at, e.i64(_NEAR // 4 + line * 16)))
+        words = [m.share(e.read(self.right, "int32", t.Add(at, e.i64(v * lanes)), lanes)) for v in self.span]
         parts = [words]
         if self.how.bits == 4:
             mask = m.const(_NIBBLES, "int32")
@@ -194,7 +205,7 @@ class _Blocks(ConvertedRows):
             sums = chains[half % len(chains)]
             for r, place in enumerate(places):
                 left = m.widen(e.read(self.left, "int32", t.Add(place, e.i64(half))), lanes)
-                for v in range(self.vectors):
-                    spot = (r * self.vectors + v) * lanes
-                    dot = self.dots.dot(e.read(sums, "int32", spot, lanes).expr, part[v].expr, left)
+                for k in range(len(self.span)):
+                    spot = (r * len(self.span) + k) * lanes
+                    dot = self.dots.dot(e.read(sums, "int32", spot, lanes).expr, part[k].expr, left)
                     e.write(sums, spot, V(dot, "int32", lanes), lanes)
