@@ -25,6 +25,7 @@ from tilegraph.rewrites.attention.density import density
 from tilegraph.rewrites.attention.extend import Extender
 from tilegraph.rewrites.attention.extents import expand, read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
+from tilegraph.rewrites.attention.missed import PROJECTION, is_projection, missed
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, introduce_switches, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
@@ -54,6 +55,7 @@ class AttentionFusion(CompositePass):
         modified = False
         for graph in list(all_graphs(model.graph)):
             if next(cores(GraphView(graph), lambda n: True), None) is None:
+                self._list_missed(GraphView(graph), [], context)
                 continue
             _prepare(model, graph)
             counting = introduce(graph) + introduce_switches(graph, _between(graph))
@@ -79,7 +81,8 @@ class AttentionFusion(CompositePass):
         taken: set[ir.Node] = set()
         pinned: set[ir.Value] = set()
         found: list[tuple[Candidate, float]] = []
-        for core in list(cores(view, lambda n: True)):
+        tried = list(cores(view, lambda n: True))
+        for core in tried:
             try:
                 candidate = self._candidate(core, taken, partial(Extender, view=view, opsets=opsets, pinned=pinned,
                                                                  convex=reach.is_convex))
@@ -95,7 +98,14 @@ class AttentionFusion(CompositePass):
             reach.contract(own)
             pinned.update(v for node in candidate.clones for v in node.inputs if v is not None)
             found.append((candidate, 1.0 if share is None else round(share.elements, 4)))
+        self._list_missed(view, tried, context)
         return found
+
+    def _list_missed(self, view: GraphView, tried: list[Core], context: PassContext) -> None:
+        nodes = {node for core in tried for one in (core, *core.others) for node in one.nodes}
+        for one in missed(view, nodes):
+            context.diagnostics.refused(STAGE, one.product.name or "", one.reason, op=one.product.op_type, kind="",
+                                        density=None)
 
     def _candidate(self, core: Core, taken: set[ir.Node], extender: Callable[..., Extender]) -> Candidate:
         """The attention with the first of the products behind its softmax that makes one; else the nearest's reason."""
@@ -108,6 +118,8 @@ class AttentionFusion(CompositePass):
             except Decline as why:
                 reason = reason or why
         assert reason is not None
+        if is_projection(core.first):
+            raise Decline(PROJECTION.format(core.first.op_type, core.first.name))
         raise reason
 
     def _refuse(self, context: PassContext, core: Core, reason: Decline) -> None:
