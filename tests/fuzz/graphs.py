@@ -14,39 +14,17 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from tests.fuzz.blocks import BLOCKS
+from tests.fuzz.guards import EXACT, JUMPING, one_answer
+
 Array = np.ndarray[Any, Any]
-OPSET = 21
-SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31)
+OPSETS = (13, 15, 17, 18, 19, 20, 21, 21, 21, 22, 23, 23, 24)
+SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 37, 64)
 FLOATS = (np.float32, np.float32, np.float32, np.float32, np.float16, np.float64)
-INTEGERS = (np.int64, np.int32, np.int8, np.uint8)
-UNARY = (
-    "Abs",
-    "Neg",
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-    "Exp",
-    "Log",
-    "Sqrt",
-    "Erf",
-    "Softplus",
-    "Softsign",
-    "Reciprocal",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Sign",
-    "Sin",
-    "Cos",
-    "Atan",
-    "HardSwish",
-    "Mish",
-    "IsNaN",
-    "Not",
-    "Identity",
-    "Sinh",
-    "Asinh",
-)
+INTEGERS = (np.int64, np.int64, np.int32, np.int32, np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64)
+UNARY = ("Abs", "Neg", "Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Erf", "Softplus", "Softsign", "Reciprocal",
+         "Floor", "Ceil", "Round", "Sign", "Sin", "Cos", "Atan", "HardSwish", "Mish", "IsNaN", "Not", "Identity",
+         "Sinh", "Asinh")
 WITH_ATTRIBUTE = {
     "LeakyRelu": ("alpha", 0.3),
     "Elu": ("alpha", 0.7),
@@ -57,119 +35,14 @@ WITH_ATTRIBUTE = {
     "Gelu": ("approximate", "tanh"),
     "IsInf": ("detect_negative", 0),
 }
-BINARY = (
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Max",
-    "Min",
-    "Pow",
-    "PRelu",
-    "Greater",
-    "Less",
-    "Equal",
-    "GreaterOrEqual",
-    "LessOrEqual",
-    "And",
-    "Or",
-    "Xor",
-    "Mod",
-)
-REDUCTIONS = (
-    "ReduceSum",
-    "ReduceMean",
-    "ReduceMax",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceL2",
-    "ReduceSumSquare",
-    "ReduceLogSumExp",
-    "ReduceL1",
-)
-# What ONNX Runtime makes of NaN here depends on layout and vector width; ours propagate it.
-CHOOSING = ("ReduceMax", "ReduceMin", "ArgMax", "ArgMin")
-# Where the last bit of an operand decides between far results: only on values that nobody rounds.
-JUMPING = frozenset(
-    {
-        "Floor",
-        "Ceil",
-        "Round",
-        "Sign",
-        "Greater",
-        "Less",
-        "Equal",
-        "GreaterOrEqual",
-        "LessOrEqual",
-        "Mod",
-        "ArgMax",
-        "ArgMin",
-        "ThresholdedRelu",
-        "IsInf",
-        "IsNaN",
-    }
-)
-EXACT = frozenset(
-    {
-        "Abs",
-        "Neg",
-        "Relu",
-        "Identity",
-        "Not",
-        "Max",
-        "Min",
-        "Where",
-        "ReduceMax",
-        "ReduceMin",
-        "Clip",
-        "Reshape",
-        "Pad",
-        "Transpose",
-        "Slice",
-        "Concat",
-        "Split",
-        "Expand",
-        "Tile",
-        "Gather",
-        "Squeeze",
-        "Unsqueeze",
-        "Floor",
-        "Ceil",
-        "Round",
-        "Sign",
-    }
-)
-STEPS = (
-    "unary",
-    "unary",
-    "attribute",
-    "binary",
-    "binary",
-    "binary",
-    "constant",
-    "constant",
-    "where",
-    "cast",
-    "reduce",
-    "reduce",
-    "norm",
-    "reshape",
-    "transpose",
-    "slice",
-    "concat",
-    "split",
-    "pad",
-    "expand",
-    "tile",
-    "gather",
-    "squeeze",
-    "matmul",
-    "clip",
-    "cumsum",
-    "conv",
-    "branch",
-    "arg",
-)
+BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "PRelu", "Greater", "Less", "Equal", "GreaterOrEqual",
+          "LessOrEqual", "And", "Or", "Xor", "Mod")
+REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceSumSquare",
+              "ReduceLogSumExp", "ReduceL1")
+PLAIN = ("unary", "unary", "attribute", "binary", "binary", "binary", "constant", "constant", "where", "cast", "reduce",
+         "reduce", "norm", "reshape", "transpose", "slice", "concat", "split", "pad", "expand", "tile", "gather",
+         "squeeze", "matmul", "clip", "cumsum", "arg")
+STEPS = (*PLAIN, *PLAIN, "unary", "attribute", "binary", *BLOCKS)
 
 
 @dataclass
@@ -183,12 +56,13 @@ class Graph:
     values: dict[str, Array] = field(default_factory=dict)
     feeds: dict[str, Array] = field(default_factory=dict)
     rounded: set[str] = field(default_factory=set)  # values that two right programs may give differently
+    opset: int = 0
+    settled: bool = False  # other values of the inputs would have undefined results
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
-        self.special = (
-            self.rng.random() < 0.15
-        )  # NaN, infinities, zeros of both signs, subnormals, huge and tiny numbers
+        self.opset = int(self.rng.choice(OPSETS))
+        self.special = self.rng.random() < 0.15  # NaN, infinities, zeros, subnormals, huge and tiny numbers
         rank = int(self.rng.integers(1, 5))
         shape = [int(self.rng.choice(SIZES)) for _ in range(rank)]
         if self.rng.random() < 0.04:
@@ -206,7 +80,11 @@ class Graph:
         for _ in range(wanted * 4):
             if len(self.nodes) >= wanted:
                 break
-            getattr(self, f"_{self.rng.choice(STEPS)}")()
+            step = STEPS[int(self.rng.integers(len(STEPS)))]
+            if callable(step):
+                step(self)
+            else:
+                getattr(self, f"_{step}")()
 
     # -- values -------------------------------------------------------------------------------------------------
     def random(self, shape: Any, dtype: np.dtype[Any]) -> Array:
@@ -215,7 +93,7 @@ class Graph:
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
             low, high = (max(limits.min, -9), 9) if self.rng.random() < 0.7 else (limits.min, limits.max)
-            return np.asarray(self.rng.integers(low, high, size=shape, dtype=np.int64).astype(dtype))
+            return np.asarray(self.rng.integers(low, high, size=shape, dtype=dtype.type, endpoint=True))
         made = np.asarray(self.rng.standard_normal(shape)).astype(dtype)
         if self.special and made.size:
             limits = np.finfo(dtype)
@@ -256,28 +134,32 @@ class Graph:
 
     def add(self, op: str, inputs: list[str], outputs: int = 1, domain: str = "", **attributes: Any) -> bool:
         """Adds the node if ONNX Runtime runs it on these values and its results are not too large."""
-        if op in CHOOSING and any(
-            np.isnan(v).any() for v in map(self.values.get, inputs) if v is not None and v.dtype.kind == "f"
-        ):
+        operands = [self.values[i] for i in inputs if i]
+        if not one_answer(op, operands):
             return False
-        if op in ("MatMul", "Conv") and any(not np.isfinite(self.values[i]).all() for i in inputs):
-            return False  # the order of its sums decides between an infinity and NaN, in ONNX Runtime too
         inexact = any(i in self.rounded for i in inputs)
         if inexact and (op in JUMPING or (op == "Cast" and attributes["to"] not in (1, 10, 11))):
             return False
         names = [f"v{len(self.nodes)}_{k}" for k in range(outputs)]
         node = helper.make_node(op, inputs, names, name=f"n{len(self.nodes)}", domain=domain, **attributes)
         try:
-            results = run_node(node, self.values)
+            results = run_node(node, self.values, self.opset)
         except Exception:
             return False
         if any(not isinstance(r, np.ndarray) or r.size > 40000 or r.ndim > 6 for r in results):
             return False
+        if any(r.dtype == np.float16 and np.isinf(r).any() and all(np.isfinite(v).all() for v in operands
+                                                                   if v.dtype.kind == "f") for r in results):
+            return False  # regions compute in float32, and keep what is beyond float16's range
         self.nodes.append(node)
         if inexact or op not in EXACT:
             self.rounded.update(n for n, r in zip(names, results, strict=True) if r.dtype.kind == "f")
         self.values.update(zip(names, results, strict=True))
         return True
+
+    def put(self, op: str, inputs: list[str], outputs: int = 1, **attributes: Any) -> str | None:
+        """`add`, and the name of the first output."""
+        return f"v{len(self.nodes) - 1}_0" if self.add(op, inputs, outputs, **attributes) else None
 
     # -- steps --------------------------------------------------------------------------------------------------
     def _unary(self) -> None:
@@ -346,6 +228,7 @@ class Graph:
                 )
             ):
                 return  # undefined
+            self.settled |= value.dtype.kind == "f" and target.kind in "iu"
             self.add("Cast", [x], to=helper.np_dtype_to_tensor_dtype(target))
 
     def _axes(self, rank: int) -> list[int]:
@@ -357,8 +240,12 @@ class Graph:
 
     def _reduce(self) -> None:
         if (x := self.pick("fi", 1)) is not None:
-            axes = self.const(self._axes(self.values[x].ndim), np.int64)
-            self.add(str(self.rng.choice(REDUCTIONS)), [x, axes], keepdims=int(self.rng.random() < 0.6))
+            op, axes = str(self.rng.choice(REDUCTIONS)), self._axes(self.values[x].ndim)
+            keep = int(self.rng.random() < 0.6)
+            if self.opset >= (13 if op == "ReduceSum" else 18):
+                self.add(op, [x, self.const(axes, np.int64)], keepdims=keep)
+            else:
+                self.add(op, [x], keepdims=keep, axes=axes)
 
     def _norm(self) -> None:
         x = self.pick("f", 1)
@@ -366,6 +253,8 @@ class Graph:
             return
         value, last = self.values[x], self.values[x].shape[-1]
         kind = self.rng.integers(4)
+        if kind == 0 and self.opset < 17:
+            return  # ONNX Runtime knows it there, the standard does not
         if kind == 0:
             inputs = [x, self.const(self.random([last], value.dtype))]
             if self.rng.random() < 0.7:
@@ -505,22 +394,6 @@ class Graph:
                 reverse=int(self.rng.random() < 0.3),
             )
 
-    def _conv(self) -> None:
-        if (x := self.pick("f", 3)) is None or self.values[x].ndim > 4:
-            return
-        channels, spatial = self.values[x].shape[1], self.values[x].ndim - 2
-        group = channels if self.rng.random() < 0.3 else 1
-        width = channels if group > 1 else int(self.rng.choice([1, 4, 16]))
-        kernel = int(self.rng.choice([1, 1, 3]))
-        weight = self.rng.standard_normal((width, max(1, channels // max(group, 1)), *[kernel] * spatial)) / 3
-        self.add(
-            "Conv",
-            [x, self.const(weight, self.values[x].dtype), self.const(self.random([width], self.values[x].dtype))],
-            group=max(group, 1),
-            pads=[kernel // 2] * (2 * spatial),
-            strides=[int(self.rng.choice([1, 1, 2]))] * spatial,
-        )
-
     def _arg(self) -> None:
         if (x := self.pick("f", 1)) is not None:
             self.add(
@@ -530,39 +403,9 @@ class Graph:
                 keepdims=int(self.rng.random() < 0.5),
             )
 
-    def _branch(self) -> None:
-        """An If whose branches read the outer value; the condition depends on the inputs."""
-        x = self.pick("f", 1)
-        if x is None or self.values[x].size == 0:
-            return
-        kind = helper.np_dtype_to_tensor_dtype(self.values[x].dtype)
-        k = len(self.nodes)
-
-        def body(name: str, first: str, second: str) -> onnx.GraphProto:
-            nodes = [
-                helper.make_node(first, [x], [f"b{k}{name}_a"], name=f"b{k}{name}0"),
-                helper.make_node(second, [f"b{k}{name}_a", x], [f"b{k}{name}_b"], name=f"b{k}{name}1"),
-            ]
-            return helper.make_graph(
-                nodes, f"b{k}{name}", [], [helper.make_tensor_value_info(f"b{k}{name}_b", kind, None)]
-            )
-
-        flags = self.const(list(range(self.values[x].ndim)), np.int64)
-        before = len(self.nodes)
-        if not self.add("ReduceMax", [x, flags], keepdims=0):
-            return
-        zero = self.const(0.5, self.values[x].dtype)
-        if self.add("Greater", [f"v{before}_0", zero]):
-            self.add(
-                "If",
-                [f"v{before + 1}_0"],
-                then_branch=body("t", "Tanh", "Mul"),
-                else_branch=body("e", "Sigmoid", "Sub"),
-            )
-
     # -- the model ----------------------------------------------------------------------------------------------
     def model(self) -> onnx.ModelProto:
-        read = {name for node in self.nodes for name in node.input}
+        read = {name for node in self.nodes for name in _reads(node)}
         made = [o for node in self.nodes for o in node.output]
         rng = np.random.default_rng(self.seed + 1)
         outputs = [n for n in made if n not in read or rng.random() < 0.08] or made[-1:]
@@ -572,47 +415,71 @@ class Graph:
         def dims(name: str) -> list[Any]:
             if not symbolic:
                 return list(self.values[name].shape)
-            return [
-                names.setdefault(d, f"s{len(names)}") if d > 1 and k < 2 else d
-                for k, d in enumerate(self.values[name].shape)
-            ]
+            return [names.setdefault(d, f"s{len(names)}") if d > 1 and k < 2 else d
+                    for k, d in enumerate(self.values[name].shape)]
 
-        inputs = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), dims(n))
-            for n, v in self.feeds.items()
-        ]
-        results = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), None)
-            for n in outputs
-        ]
-        used = {name for node in self.nodes for name in node.input}
+        inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), dims(n))
+                  for n, v in self.feeds.items()]
+        results = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), None)
+                   for n in outputs]
+        nodes, functions = self.nodes, []
+        if len(nodes) > 3 and rng.random() < 0.25:
+            nodes, functions = with_function(nodes, set(outputs), self.opset, rng)
+        used = {name for node in nodes for name in _reads(node)}
         constants = [numpy_helper.from_array(v, n) for n, v in self.constants.items() if n in used]
-        graph = helper.make_graph(self.nodes, f"fuzz{self.seed}", inputs, results, constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+        graph = helper.make_graph(nodes, f"fuzz{self.seed}", inputs, results, constants)
+        domains = [helper.make_opsetid("", self.opset), *([helper.make_opsetid("local", 1)] if functions else [])]
+        return helper.make_model(graph, opset_imports=domains, ir_version=10, functions=functions)
+
+    def other_feeds(self, model: onnx.ModelProto) -> dict[str, Array]:
+        """Inputs of other sizes where the model has symbols; {} where it has none, or other values are undefined."""
+        rng = np.random.default_rng(self.seed + 3)
+        sizes: dict[str, int] = {}
+        feeds = {}
+        # What a body that never runs would have given has no shape in ONNX Runtime.
+        choices = [1, 2, 7, 19, 64] if any(n.op_type in ("Loop", "Scan") for n in self.nodes) else [0, 1, 2, 7, 19, 64]
+        for info in model.graph.input:
+            shape = []
+            for d in info.type.tensor_type.shape.dim:
+                other = int(rng.choice(choices))
+                shape.append(sizes.setdefault(d.dim_param, other) if d.dim_param else d.dim_value)
+            feeds[info.name] = self.random(shape, self.feeds[info.name].dtype)
+        return {} if not sizes or self.settled or self.special else feeds
 
 
-def run_node(node: onnx.NodeProto, values: dict[str, Array]) -> list[Any]:
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """The inputs, and what bodies read from outside (and inside: no name is used twice)."""
+    inner = [i for a in node.attribute if a.type == onnx.AttributeProto.GRAPH for n in a.g.node for i in n.input]
+    return [i for i in node.input if i] + inner
+
+
+def with_function(nodes: list[onnx.NodeProto], outputs: set[str], opset: int, rng: np.random.Generator
+                  ) -> tuple[list[onnx.NodeProto], list[onnx.FunctionProto]]:
+    """Some nodes that follow each other as a call of a function."""
+    first = int(rng.integers(len(nodes) - 1))
+    last = int(rng.integers(first + 1, len(nodes)))
+    inside, rest = nodes[first:last + 1], [*nodes[:first], *nodes[last + 1:]]
+    if any(a.type == onnx.AttributeProto.GRAPH for n in inside for a in n.attribute):
+        return nodes, []
+    made = [o for n in inside for o in n.output]
+    read = outputs | {i for n in rest for i in _reads(n)}
+    takes = list(dict.fromkeys(i for n in inside for i in n.input if i and i not in made))
+    gives = [o for o in made if o in read]
+    function = helper.make_function("local", "Part", takes, gives, inside, [helper.make_opsetid("", opset)])
+    call = helper.make_node("Part", takes, gives, domain="local", name="part")
+    return [*nodes[:first], call, *nodes[last + 1:]], [function]
+
+
+def run_node(node: onnx.NodeProto, values: dict[str, Array], opset: int) -> list[Any]:
     """The node by itself in ONNX Runtime; raises what that raises."""
-    reads = list(
-        dict.fromkeys(
-            [i for i in node.input if i]
-            + [
-                i
-                for a in node.attribute
-                if a.type == onnx.AttributeProto.GRAPH
-                for n in a.g.node
-                for i in n.input
-                if i in values
-            ]
-        )
-    )
+    reads = [n for n in dict.fromkeys(_reads(node)) if n in values]
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(values[n].dtype), values[n].shape)
         for n in reads
     ]
     outputs = [onnx.ValueInfoProto(name=o) for o in node.output]
     graph = helper.make_graph([node], "one", infos, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

@@ -23,6 +23,8 @@ def lower_gather(c: NodeContext) -> list[Prim]:
     source = c.arg(0)
     axis = int(c.attr("axis", 0)) % len(source.shape)
     picked, size = c.constant(1), source.shape[axis].as_int()
+    if size is None:
+        size = _extent(c.node)
     if picked is not None and size is not None:
         flat = [int(v) + size if v < 0 else int(v) for v in picked.reshape(-1)]
         if not flat or min(flat) < 0 or max(flat) >= size:
@@ -46,9 +48,21 @@ def lower_gather(c: NodeContext) -> list[Prim]:
 
 def takes_slices(node: Any) -> bool:
     """Whether a Gather's indices are constant and so few or so regular that they steer it, see `lower_gather`."""
-    value = node.inputs[1]
+    value, size = node.inputs[1], _extent(node)
     array = None if value is None else constant_of(value)
-    return array is not None and array.size > 0 and len(_runs([int(v) for v in array.reshape(-1)])) <= _RUNS
+    if array is None or array.size == 0 or size is None:
+        return False
+    return len(_runs([int(v) + size if v < 0 else int(v) for v in array.reshape(-1)])) <= _RUNS
+
+
+def _extent(node: Any) -> int | None:
+    """That of the axis which a Gather picks from, where it is a number."""
+    source = node.inputs[0]
+    if source is None or not source.shape:
+        return None
+    attribute = node.attributes.get("axis")
+    extent = source.shape[(0 if attribute is None else attribute.as_int()) % len(source.shape)]
+    return extent if isinstance(extent, int) else None
 
 
 def place_of(c: NodeContext, index: Prim, extent: Dim) -> Prim:
@@ -145,6 +159,24 @@ def lower_reverse_sequence(c: NodeContext) -> list[Prim]:
 
     return [Pick(source.shape, source.dtype, source=source, indices=(where,), extents=(extent,), pull=pull,
                  key=f"reversed[{time},{rank}]")]
+
+
+def lower_one_hot(c: NodeContext) -> list[Prim]:
+    """values: [off, on]. An index outside of [-depth, depth) has no place that is on."""
+    index, depth, values = c.arg(0), c.constant(1), c.arg(2)
+    if depth is None or index.dtype not in ("int32", "int64"):
+        raise c.decline("OneHot of a depth that is not constant, or of indices that are no int32 or int64")
+    axis, size = int(c.attr("axis", -1)) % (len(index.shape) + 1), int(depth.reshape(-1)[0])
+    if index.dtype != "int64":
+        index = point("Cast", [index], "int64", attrs={"to": 7})
+    shape = (*index.shape[:axis], Dim.of(size), *index.shape[axis:])
+    index = reshape(index, (*index.shape[:axis], Dim.of(1), *index.shape[axis:]))
+    behind = point("Add", [index, scalar(size, "int64")], "int64")
+    index = point("Where", [point("Less", [index, scalar(0, "int64")], "bool"), behind, index], "int64")
+    along = tuple(d if k == axis else Dim.of(1) for k, d in enumerate(shape))
+    here = point("Equal", [index, Position(along, "int64", axis=axis)], "bool")
+    off, on = (reshape(take_range(values, 0, k, 1, Dim.of(1)), ()) for k in (0, 1))
+    return [point("Where", [here, on, off], values.dtype)]
 
 
 def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -1,0 +1,98 @@
+"""The same model written in other ways: with other names and constants the kernels are the same ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+
+def symbols(made: Any) -> Counter[str]:
+    """The kernels that a compiled model calls, and how often."""
+    return Counter(c.symbol for p in made.manifest.programs.values() for c in p.calls)
+
+
+def _inner_reads(graph: onnx.GraphProto) -> set[str]:
+    return {i for n in graph.node for a in n.attribute for m in a.g.node for i in m.input}
+
+
+def renamed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """Other names for all inner values and nodes, Identity nodes on some edges, and constants that several nodes read
+    copied for each."""
+    rng = np.random.default_rng(seed + 2)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    outside = {v.name for v in (*graph.input, *graph.output)}
+    constants = {t.name: t for t in graph.initializer}
+    captured = _inner_reads(graph)
+    nodes: list[onnx.NodeProto] = []
+    new: dict[str, str] = {}
+    for index, node in enumerate(graph.node):
+        for k, name in enumerate(node.input):
+            if name in constants and name not in captured:
+                twin = onnx.TensorProto()
+                twin.CopyFrom(constants[name])
+                twin.name = f"constant_{index}_{k}"
+                graph.initializer.append(twin)
+                node.input[k] = twin.name
+            elif name and name not in constants:
+                node.input[k] = new.get(name, name)
+                if rng.random() < 0.15:
+                    nodes.append(helper.make_node("Identity", [node.input[k]], [f"same_{index}_{k}"]))
+                    node.input[k] = f"same_{index}_{k}"
+        for k, name in enumerate(node.output):
+            if name not in outside and name not in captured:
+                new[name] = f"renamed_{index}_{k}"
+                node.output[k] = new[name]
+        node.name = f"other_{index}"
+        nodes.append(node)
+    kept = [t for t in graph.initializer if any(t.name in n.input for n in nodes) or t.name in captured]
+    return _with(copy, nodes, kept)
+
+
+def reordered(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """The nodes in another order that respects what each of them reads."""
+    rng = np.random.default_rng(seed + 4)
+    waiting, ready = list(model.graph.node), []
+    made_here = {o for n in waiting for o in n.output}
+    known: set[str] = set()
+    while waiting:
+        free = [n for n in waiting if not ({*n.input, *_inner_reads_of(n)} & made_here) - known]
+        chosen = free[int(rng.integers(len(free)))]
+        waiting.remove(chosen)
+        ready.append(chosen)
+        known |= set(chosen.output)
+    return _with(model, ready, list(model.graph.initializer))
+
+
+def _inner_reads_of(node: onnx.NodeProto) -> set[str]:
+    return {i for a in node.attribute for m in a.g.node for i in m.input}
+
+
+def split_constants(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """Some constants as a Concat of their two halves."""
+    rng = np.random.default_rng(seed + 5)
+    nodes, kept = [], []
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.ndim == 0 or array.shape[0] < 2 or rng.random() < 0.5:
+            kept.append(tensor)
+            continue
+        half = array.shape[0] // 2
+        parts = [array[:half], array[half:]]
+        kept += [numpy_helper.from_array(np.ascontiguousarray(p), f"{tensor.name}_{k}") for k, p in enumerate(parts)]
+        nodes.append(helper.make_node("Concat", [f"{tensor.name}_0", f"{tensor.name}_1"], [tensor.name], axis=0))
+    return _with(model, [*nodes, *model.graph.node], kept)
+
+
+def _with(model: onnx.ModelProto, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "anew", model.graph.input, model.graph.output, constants)
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version,
+                             functions=model.functions)
+
+
+SPELLINGS = (renamed, split_constants)
