@@ -38,7 +38,7 @@ def test_answers(name: str) -> None:
     assert np.abs(got - want).max() <= 4e-6 * max(1.0, float(np.abs(want).max()))
 
 
-@pytest.mark.parametrize("name", [n for n in forms.FORMS if "masked" in n or "chosen" in n])
+@pytest.mark.parametrize("name", [n for n in forms.FORMS if "masked" in n or "chosen" in n or "keys 0" in n])
 def test_rows_without_a_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keep = forms.CONSTS["keep"].copy()
     keep[3] = False

@@ -17,7 +17,8 @@ OUT = N("MatMul", ["p", "v"], ["o"])
 SUM = N("ReduceSum", ["e", "last"], ["t"])
 RNG = np.random.default_rng(0)
 CONSTS = {"last": np.array([-1]), "zero": np.float32(0), "one": np.float32(1), "tiny": np.float32(1e-9),
-          "small": np.float32(1e-3), "low": np.float32(-np.inf), "keep": RNG.random((16, 16)) < 0.5,
+          "small": np.float32(1e-3), "low": np.float32(-np.inf), "medium": np.float32(-10),
+          "lowest": np.float32(np.finfo(np.float32).min), "keep": RNG.random((16, 16)) < 0.5,
           "signed": np.float32(RNG.standard_normal((16, 16)))}
 
 
@@ -54,6 +55,10 @@ FORMS = {
               N("Div", ["p0", "u"], ["p"])],
     "masked, empty rows 0": [*MASKED, POSITIVE, N("Where", ["some", "t", "one"], ["u"]), N("Div", ["e", "u"], ["w"]),
                              N("Where", ["some", "w", "zero"], ["p"])],
+    "hidden keys 0": [N("Where", ["keep", "s", "low"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
+                      N("Where", ["keep", "p0", "zero"], ["p"])],
+    "lowest keys 0": [N("Where", ["keep", "s", "lowest"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
+                      N("Where", ["keep", "p0", "zero"], ["p"])],
     "masked, empty sums 1": [*MASKED, N("Equal", ["t", "zero"], ["none"]), N("Where", ["none", "one", "t"], ["u"]),
                              N("Div", ["e", "u"], ["p"])],
 }
@@ -67,6 +72,10 @@ def test_a_softmax(form: str) -> None:
 
 
 NEARLY = {
+    "low keys 0": ([N("Where", ["keep", "s", "medium"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
+                    N("Where", ["keep", "p0", "zero"], ["p"])], "not a softmax"),
+    "other keys 0": ([N("Where", ["keep", "s", "low"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
+                      N("Where", ["keep", "zero", "p0"], ["p"])], "not a softmax"),
     "not divided again": ([*MASKED[:2], N("Mul", ["p0", "mask"], ["p"])], "not a softmax"),
     "more in the sum": ([*POWERS, SUM, N("Add", ["t", "small"], ["u"]), N("Div", ["e", "u"], ["p"])], "not a softmax"),
     "a tiny number in a masked sum": ([*MASKED, N("Add", ["t", "tiny"], ["u"]), N("Div", ["e", "u"], ["p"])],

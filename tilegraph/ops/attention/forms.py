@@ -20,6 +20,7 @@ from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, Place, insts
 
 NOT_A_SOFTMAX = "the weights of the second matrix product are not a softmax over its keys"
 _LOWEST = float("-inf")
+_LOW = -1e30
 _TINY = 2.0 ** -25  # half of what a float32 of 1 can tell
 
 
@@ -115,7 +116,24 @@ class _Reader:
                 y, _ = self._normal(_unrounded(kept.chosen))
                 # A sum of NaN is not above 0, but it is not equal to 0 either.
                 return Softmax(y.softmax(False).x, True) if kept.strict else y.softmax(True)
+        for weights, zero, when in ((one, other, True), (other, one, False)):
+            if _is(zero, 0) and self._hides_the_same(condition, weights, when):
+                y, empty = self._normal(_unrounded(weights))
+                term = _choose(condition, *((0.0, _LOWEST) if when else (_LOWEST, 0.0)))
+                return replace(y, terms=(*y.terms, term)).softmax(True) if not empty else y.softmax(True)
         raise Decline(NOT_A_SOFTMAX)
+
+    def _hides_the_same(self, condition: Inst, weights: Inst, when: bool) -> bool:
+        """Whether weights are 0 already unless `condition` is `when`: their scores are the lowest there.
+
+        So only rows without a key change, and those whose other scores are as low.
+        """
+        base = self._normal(_unrounded(weights))[0].base
+        if operator(base) != "Where":
+            return False
+        test, one, other = base.args
+        low = other if when else one
+        return test is condition and isinstance(low, Literal) and low.value <= _LOW
 
     def _is_sum(self, total: Inst, powers: Inst) -> bool | None:
         """None if `total` is not the sum of `powers` over the keys; else whether something else stands for a sum of 0.
