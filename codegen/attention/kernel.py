@@ -20,7 +20,9 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
 from tilegraph.codegen.attention.caches import append
 from tilegraph.codegen.attention.few import Rows, dot_scores
+from tilegraph.codegen.attention.flat import flat_block
 from tilegraph.codegen.attention.operands import Operands, fit
+from tilegraph.codegen.attention.pieces import leave
 from tilegraph.codegen.attention.products import Tile, scores, times_values
 from tilegraph.codegen.attention.rows import softmax_block
 from tilegraph.codegen.emitter import TASK_COST, Emitter
@@ -91,9 +93,9 @@ class _Kernel:
         work = (rows * space.j.extent * (space.depth + space.width)).ceildiv(tile.lanes)
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
         keys = Dim.of(0) if few else space.j.extent.ceildiv(tile.panel) * (tile.panel * space.depth)
-        return e.finish(name, [self.memory], extent=Dim.product(v.extent for v in space.batch) * blocks,
-                        align=1 if few is False else Rows(e, space).heads, scratch=(keys + self.at.keys) * 4,
-                        grain=grain if few else Dim.max(grain, _SHARE_PACKING))
+        align = 1 if few is False or space.pieces > 1 else Rows(e, space).heads
+        return e.finish(name, [self.memory], extent=Dim.product(v.extent for v in space.batch) * blocks, align=align,
+                        scratch=(keys + self.at.keys) * 4, grain=grain if few else Dim.max(grain, _SHARE_PACKING))
 
     def _many(self, blocks: Dim) -> None:
         """Blocks of queries, one after the other; keys are packed for each batch and head."""
@@ -123,19 +125,32 @@ class _Kernel:
         chunk = min(max(tile.rows // (known or FEW - 1), 1), where.heads)  # heads at a time
         where.most = chunk * (known or FEW - 1)
         where.least = (where.heads % chunk or chunk) * (known or 1)
-        last = e.share(t.Div(e.end, e.i64(where.heads)))
-        first = e.share(t.Div(e.begin, e.i64(where.heads)))
+        cut, blocks = space.pieces, e.share(e.dim(space.j.extent.ceildiv(tile.columns)))
+        units = cut if cut > 1 else where.heads  # of a group
+        first = e.share(t.Div(e.begin, e.i64(units)))
+        last = t.Div(t.Add(e.end, e.i64(units - 1)), e.i64(units))
         with e.loop("o", t.Sub(last, first), first) as o:
             e.set_loops(space.batch[:len(space.batch) - len(space.sharing)], o)
+            low, high = e.i64(0), blocks
+            if cut > 1:
+                base = t.Mul(o, e.i64(cut))
+                pieces = (e.share(t.Max(t.Sub(e.begin, base), e.i64(0))),
+                          e.share(t.Min(t.Sub(e.end, base), e.i64(cut))))
+                each = e.share(t.Div(t.Add(blocks, e.i64(cut - 1)), e.i64(cut)))
+                low, high = (e.share(t.Min(t.Mul(p, each), blocks)) for p in pieces)
             with e.loop("h", -(-where.heads // chunk)) as h:
                 where.first = e.share(t.Mul(h, e.i64(chunk)))
                 heads = t.Min(t.Sub(e.i64(where.heads), where.first), e.i64(chunk))
                 rows = e.share(t.Mul(heads, e.dim(space.i.extent)))
                 self.operands.copy_queries(where.put, rows, False)
                 self._start(rows)
-                with e.loop("k", e.dim(space.j.extent.ceildiv(tile.columns))) as kb:
+                with e.loop("k", t.Sub(high, low), low) as kb:
                     self._few_keys(where, rows, e.share(t.Mul(kb, e.i64(tile.columns))))
-                self._store(where.put, rows)
+                if cut > 1:
+                    leave(e, space, tile, self.memory, (self.at.peak, self.at.total, self.at.sums), where, o, pieces,
+                          rows)
+                else:
+                    self._store(where.put, rows)
 
     def _few_keys(self, where: Rows, rows: t.Expr, j0: t.Expr) -> None:
         e, space, tile, at = self.e, self.space, self.tile, self.at
@@ -238,7 +253,13 @@ class _Kernel:
             e.write(self.left_out, 0, m.select(m.lt(before, whole.high), whole.high, before))
         with e.block() as body:
             self._decided(found, at)
-        e.stmts.append(t.IfThenElse(low.expr, t.sequence(out), t.sequence(body)))
+        with e.block() as flat:
+            offsets = (self.at.scores, self.at.peak, self.at.total, self.at.sums)
+            flat_block(e, space, self.tile, self.memory, offsets, rows, j0, columns, whole.low)
+        # Equal ends that are finite: a score of infinity or NaN has no weight that is the same for all.
+        even = m.land(m.land(m.eq(whole.low, whole.high), m.lt(m.abs(whole.low), e.f32(float("inf")))), clean)
+        kept = t.IfThenElse(even.expr, t.sequence(flat), t.sequence(body))
+        e.stmts.append(t.IfThenElse(low.expr, t.sequence(out), kept))
 
     def _decided(self, found: Bounds, at: Place) -> None:
         """The block, without its predicates where they hold for all of it."""

@@ -11,7 +11,7 @@ from tilegraph.codegen.generated import Kernel
 from tilegraph.codegen.kernels import KernelStore
 from tilegraph.compiler.packing import Packer
 from tilegraph.memory import Buffer, plan
-from tilegraph.ops.attention import lower_attention
+from tilegraph.ops.attention import PARTIAL, lower_attention, plan_attention
 from tilegraph.ops.conv import lower_conv, lower_join
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
@@ -33,7 +33,7 @@ class Built:
 
 @dataclass(frozen=True)
 class _Step:
-    """One composite: its kernel, and the outside value behind each of the kernel's pointers."""
+    """One call of a kernel of a composite, and the outside value behind each of the kernel's pointers."""
 
     kernel: Kernel
     reads: tuple[ir.Value, ...]
@@ -51,7 +51,7 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
     Raises `Decline` if an extent cannot be known from the inputs.
     """
     packer = packer or Packer()
-    steps = [_step(node, functions, store, packer) for node in nodes]
+    steps = [step for node in nodes for step in _steps(node, functions, store, packer)]
     made = {v for step in steps for v in step.writes}
     inputs = list(dict.fromkeys(v for step in steps for v in step.reads if v not in made))
     shapes = {v: shape for step in steps for v, shape in zip(step.writes, step.shapes, strict=True)}
@@ -84,38 +84,47 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
 }
 
 
-def _step(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore,
-          packer: Packer) -> _Step:
+def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore,
+           packer: Packer) -> list[_Step]:
+    """The kernel of the composite `node`; where tasks may cut an attention's keys into pieces, also what adds them up."""
     function = functions[node.op_identifier()]
     kind = function.name.partition("_")[0]
     lowered = _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
-    kernel = store.kernel(lowered, kind)
     position = {value: k for k, value in enumerate(function.inputs)}
-    inside = dict(lowered.inputs)
+    sources = {slot: node.inputs[position[value]] for slot, value in lowered.inputs if value in position}
+    results = list(zip(node.outputs, (prim.shape for prim in lowered.outputs), strict=True))
+    kinds = [kind]
+    if kind == "Attention" and (space := plan_attention(lowered)).pieces > 1:
+        # A vector; how long it is only the call knows.
+        partial = ir.Value(name=f"{node.name}_pieces", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
+        sources[PARTIAL] = partial
+        results.append((partial, (space.partial,)))
+        kinds.append("AttentionSum")
+    name = (node.name or "") if reports(lowered) else ""
+    return [_step(store.kernel(lowered, one), lowered, sources, results, packer, name) for one in kinds]
+
+
+def _step(kernel: Kernel, lowered: Lowered, sources: Mapping[int, ir.Value | None],
+          results: Sequence[tuple[ir.Value, Shape]], packer: Packer, name: str) -> _Step:
     packed = {how.slot: how for how in kernel.packed}
     filters = dict(kernel.filters)
     reads = []
     for slot in kernel.slots:
-        outside = node.inputs[position[inside[slot]]]
+        outside = sources[slot]
         assert outside is not None
         if slot in packed:
             outside = packer.packed(outside, packed[slot], _extents(lowered, slot))
         elif slot in filters:
             outside = packer.filters(outside, filters[slot])
         reads.append(outside)
-    return _Step(kernel, tuple(reads), tuple(node.outputs[k] for k in kernel.outputs),
-                 tuple(_output_shape(lowered, k) for k in kernel.outputs),
-                 (node.name or "") if reports(lowered) else "")
+    made = [results[k] for k in kernel.outputs]
+    return _Step(kernel, tuple(reads), tuple(v for v, _ in made), tuple(shape for _, shape in made), name)
 
 
 def _extents(lowered: Lowered, slot: int) -> tuple[int, ...]:
     """The constant shape with which a kernel reads the input `slot`."""
     shape = next(p.shape for p in prims_of(lowered) if isinstance(p, Input) and p.slot == slot)
     return tuple(int(d.as_int() or 0) for d in shape)
-
-
-def _output_shape(lowered: Lowered, k: int) -> Shape:
-    return lowered.outputs[k].shape
 
 
 def _constant(value: ir.Value) -> bool:

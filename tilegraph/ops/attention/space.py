@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilegraph.ops.index import Ix, Var
@@ -9,6 +10,10 @@ from tilegraph.ops.space import Apply, Inst, Literal, Load, insts
 from tilegraph.spec.dims import Dim
 
 FEW = 8  # queries; with fewer, keys are read where they are instead of being packed
+PARTIAL = 1 << 20  # the slot of what pieces leave, in the kernel that adds them up
+PIECE_HEAD = 16  # elements, as are the rows of pieces: whole cache lines
+ENOUGH = 16  # tasks that are enough for the threads of most machines
+LEAST = 32  # keys that are worth a piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,3 +110,27 @@ class AttentionSpace:
         if self.streamed is None:
             return False
         return None if count is None else count < FEW
+
+    @property
+    def pieces(self) -> int:
+        """Into how many pieces tasks may cut the keys of few queries: as many as heads share them, so that a piece is
+        as much work as a head would be. 1 where batch and other heads are work enough, and where rows without a key
+        need all values at the end."""
+        heads = math.prod(v.extent.value for v in self.sharing)
+        others = math.prod(v.extent.as_int() or 1 for v in self.batch if v not in self.sharing)
+        keys = self.j.extent.as_int()
+        enough = others >= ENOUGH or (keys is not None and keys < heads * LEAST)
+        return 1 if enough or self.has_few is False or self.guarded or self.hides is not None else heads
+
+    @property
+    def piece_pitch(self) -> int:
+        """float32 elements that a piece leaves for each row: the row's maximum, its sum, and from `PIECE_HEAD` on the
+        weighted values."""
+        return PIECE_HEAD + -(-self.width // PIECE_HEAD) * PIECE_HEAD
+
+    @property
+    def partial(self) -> Dim:
+        """How many float32 elements the pieces leave: [batch and other heads, piece, head and query, `piece_pitch`]."""
+        heads = self.pieces
+        others = Dim.product(v.extent for v in self.batch if v not in self.sharing)
+        return others * (heads * heads * self.piece_pitch) * Dim.min(self.i.extent, FEW - 1)
