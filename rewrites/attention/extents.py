@@ -23,8 +23,9 @@ from tilegraph.spec.dims import Dim, Opaque
 Place = int | tuple[ir.Value, int]  # where a size is from: itself, or an axis of a value
 
 
-def settle(core: Core) -> None:
-    """Declares the extents of masks that are cut from tables."""
+def settle(core: Core) -> bool:
+    """Declares the extents of masks that are cut from tables; whether there was one."""
+    changed = False
     made = {v for n in core.nodes for v in n.outputs}
     for node in core.between:
         target = shape_of(node.outputs[0].shape)
@@ -39,6 +40,8 @@ def settle(core: Core) -> None:
                             for have, want in zip(shape, against, strict=True))
             if settled != shape:
                 value.shape = to_ir_shape(settled)
+                changed = True
+    return changed
 
 
 def _is_cut(have: Dim, want: Dim) -> bool:

@@ -57,7 +57,7 @@ class AttentionFusion(CompositePass):
             if next(cores(GraphView(graph), lambda n: True), None) is None:
                 self._list_missed(GraphView(graph), [], context)
                 continue
-            _prepare(model, graph)
+            modified |= _prepare(model, graph)
             counting = introduce(graph) + introduce_switches(graph, _between(graph))
             found = self._attentions(model, graph, context)
             for candidate, share in found:
@@ -128,13 +128,14 @@ class AttentionFusion(CompositePass):
                                     kind="", density=None, **_operator(owner_of(core.first)))
 
 
-def _prepare(model: ir.Model, graph: ir.Graph) -> None:
-    """What an attention needs to know of extents, see `extents`."""
-    names = Names(model)
+def _prepare(model: ir.Model, graph: ir.Graph) -> bool:
+    """What an attention needs to know of extents, see `extents`; whether that changed the model."""
+    names, changed = Names(model), False
     for core in list(cores(GraphView(graph), lambda n: True)):
-        settle(core)
-        read_elsewhere(core, graph, names)
-        expand(core, graph, names)
+        changed |= settle(core)
+        changed |= read_elsewhere(core, graph, names)
+        changed |= expand(core, graph, names)
+    return changed
 
 
 def _between(graph: ir.Graph) -> list[ir.Node]:

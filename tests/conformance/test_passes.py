@@ -50,3 +50,15 @@ def test_faults_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert any("a second run changes the model again" in p for p in found)
     assert any("growing alone: output 0" in p for p in found)
     assert not any("without growing" in p for p in found)
+
+
+def test_what_an_attention_needs_counts_as_changed_where_none_is_taken(tmp_path: Path) -> None:
+    from tests.numeric.attention.test_attn_extents import expanded
+
+    proto = expanded()
+    proto.graph.output.append(onnx.ValueInfoProto(name="x"))  # the scores, so that no kernel may hold them
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "open_case", lambda case: (path, []))
+        assert [str(p) for p in passes.check(Case("corpus", "m"))] == []
