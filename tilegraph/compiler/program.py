@@ -86,7 +86,7 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
 
 def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore,
            packer: Packer) -> list[_Step]:
-    """The kernel of the composite `node`; where tasks may cut an attention's keys into pieces, also what adds them up."""
+    """The kernel of the composite `node`; where tasks may cut the keys of attention into pieces, also their sum."""
     function = functions[node.op_identifier()]
     kind = function.name.partition("_")[0]
     lowered = _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
