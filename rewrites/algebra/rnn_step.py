@@ -13,9 +13,10 @@ decoder. Products and gates then are ordinary nodes for GEMM and region kernels;
 Handles: float32 X [1, B, I] (B may be symbolic) with constant W [1, gI, H], R and B; one direction, which may be
 "reverse"; initial states or none; the activations that are the default, and Relu, Sigmoid and Tanh in RNN.
 
-Refused: sequences of any other length or of unknown length; lengths per batch entry (they may be 0); bidirectional
-operators; clipping, peepholes, coupled gates, the batch-first layout, other activations; weights that are not constant
-or not finite where a state is absent; matrices so small that ONNX Runtime's operator is as fast; opsets below 13.
+Refused: sequences of any other length or of unknown length; states whose batch may be another than the input's; lengths
+per batch entry (they may be 0); bidirectional operators; clipping, peepholes, coupled gates, the batch-first layout,
+other activations; weights that are not constant or not finite where a state is absent; matrices so small that ONNX
+Runtime's operator is as fast; opsets below 13.
 """
 
 from __future__ import annotations
@@ -105,6 +106,10 @@ class _Cell:
             raise Decline("its weights are not constant")
         if left.ndim != 3 or right.ndim != 3 or b.known(source, 2) != left.shape[2]:
             raise Decline("the shapes of its weights do not fit its input")
+        for index in (5, 6):
+            state = b.input(index)
+            if state is not None and (b.rank(state, "a state") != 3 or not b.same(source, 1, state, 1)):
+                raise Decline("the batch of its state is not that of its input for certain")
         self.hidden = int(right.shape[2])
         self.left, self.right = left[0], right[0]
         gates = GATES[node.op_type]

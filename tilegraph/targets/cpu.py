@@ -10,7 +10,7 @@ from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
-from tilegraph.rewrites.control import VersionBranches
+from tilegraph.rewrites.control import EqualExtents, VersionBranches
 from tilegraph.rewrites.fusion import AbsorbLeftovers, RegionFusion
 from tilegraph.rewrites.gemm import PRECISIONS, GemmFusion
 from tilegraph.rewrites.layout import layout_passes
@@ -24,7 +24,7 @@ _FEATURES = (_BFLOAT16, "avx512vnni", "avxvnni")
 def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> Sequence[Pass]:
     isa = isa or _isa(None)
     _check(precision, isa)
-    return (FlexBodies(), *NORMALISE, VersionBranches(), *ALGEBRA,
+    return (FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
             AttentionFusion(offload), GemmFusion(offload, precision), *_layout(offload, isa),
             RegionFusion(offload), AbsorbLeftovers(offload))
 

@@ -64,6 +64,7 @@ def test_a_symbolic_batch() -> None:
 @pytest.mark.parametrize("text", [
     graph("LSTM", "h, c", shape=f"2, 3, {SIZE}").replace("T[1, 1, 3", "T[2, 1, 3"),
     graph("LSTM", "h, c", shape=f"S, 3, {SIZE}").replace("T[1, 1, 3", "T[S, 1, 3"),
+    graph("LSTM", "h, c", batch="N"),  # three rows of input, and a state of N
     graph("LSTM", "h, c", attributes=", clip = 3.0"),
     graph("LSTM", "h, c", attributes=", input_forget = 1"),
     graph("LSTM", "h, c", attributes=', activations = ["Sigmoid", "Relu", "Tanh"]'),
