@@ -13,7 +13,7 @@ from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.ops.space import Apply, Fold, Load, Place, Space, traffic, uneven
 from tilegraph.rewrites.fusion.blocked import cut_out, free_in_runtime
-from tilegraph.rewrites.fusion.outer import slow_ns
+from tilegraph.rewrites.fusion.outer import slow_us
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
 
@@ -119,9 +119,7 @@ def price(candidate: Candidate, view: GraphView, model: CostModel) -> RegionCost
             continue
         moved = _moved(node)
         runtime += model.node_us(node.op_type, max((elements(v) for v in node.outputs), default=0), moved)
-        slow = slow_ns(node)
-        if slow and node.inputs[0] is not None:
-            runtime += slow * elements(node.inputs[0]) / 1e3
+        runtime += slow_us(node, elements)
     read, written = traffic(candidate.space)
     inputs = [value for _, value in candidate.lowered.inputs if value.const_value is None]
     kernel = model.kernel_us(vectors=work(candidate.space), bytes_moved=estimate(read + written), inputs=len(inputs))

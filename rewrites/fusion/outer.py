@@ -1,4 +1,4 @@
-"""What ONNX Runtime's reductions cost beyond moving the bytes, where its fast paths do not apply.
+"""What ONNX Runtime's operators cost beyond moving the bytes, where its fast paths do not apply.
 
 It has fast paths for sums, means and extrema whose axes form at most three runs of reduced and kept ones, but for none
 that begin with kept extents of 1. Softmax over an axis that is not the last one transposes there and back. The figures,
@@ -7,11 +7,13 @@ in ns for each element of the operand, are the lower ones of what was measured o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 
 import onnx_ir as ir
 
 from tilegraph.ops.lower.base import constant_of
+from tilegraph.ops.lower.resize import mode_of
 
 _FAST = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})
 _NO_FAST_PATH = 0.5  # for (1, N, M) over N: 0.70 to 0.73
@@ -20,6 +22,23 @@ _EXTREMA = 0.2  # (N, M) over N: 0.28
 _OTHERS = 0.2  # norms and the like over outer axes: 0.21 to 0.73
 _SOFTMAX = 0.35  # 0.37 to 6.4
 _PLACE = 0.35  # ArgMax, ArgMin: 0.43 to 1.0
+_CUBIC = 100.0  # for each element of the result: 147
+_ONE_HOT = 0.8  # for each element of the result: 1.1
+_GRID_POINT = 30.0  # GridSample: 39 for each place of the grid, whatever the channels
+
+
+def slow_us(node: ir.Node, elements: Callable[[ir.Value], int]) -> float:
+    """µs that `node` costs ONNX Runtime in addition; 0 where nothing says so. `elements`: how many a value has."""
+    if node.domain in ("", "ai.onnx"):
+        if node.op_type == "Resize" and mode_of(node.attributes) == "cubic":
+            return _CUBIC * elements(node.outputs[0]) / 1e3
+        if node.op_type == "OneHot":
+            return _ONE_HOT * elements(node.outputs[0]) / 1e3
+        if node.op_type == "GridSample" and node.inputs[1] is not None:
+            return _GRID_POINT * elements(node.inputs[1]) / 2e3
+    slow = slow_ns(node)
+    source = node.inputs[0] if slow else None
+    return 0.0 if source is None else slow * elements(source) / 1e3
 
 
 def slow_ns(node: ir.Node) -> float:

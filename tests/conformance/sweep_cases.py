@@ -134,7 +134,9 @@ def _open_node(name: str) -> tuple[Path, list[Feeds]]:
     folder = NODES / name
     with open(folder / "feeds.pickle", "rb") as stream:
         feeds: list[Feeds] = pickle.load(stream)
-    return folder / "model.onnx", feeds
+    # Some of ONNX's cases hold numpy's scalars, which ONNX Runtime does not take.
+    arrays = [{k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in given.items()} for given in feeds]
+    return folder / "model.onnx", arrays
 
 
 def write_node_tests() -> Path:

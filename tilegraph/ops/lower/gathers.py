@@ -164,8 +164,8 @@ def lower_reverse_sequence(c: NodeContext) -> list[Prim]:
 def lower_one_hot(c: NodeContext) -> list[Prim]:
     """values: [off, on]. An index outside of [-depth, depth) has no place that is on."""
     index, depth, values = c.arg(0), c.constant(1), c.arg(2)
-    if depth is None or index.dtype not in ("int32", "int64"):
-        raise c.decline("OneHot of a depth that is not constant, or of indices that are no int32 or int64")
+    if depth is None or index.dtype not in ("int32", "int64", "float32", "float64"):
+        raise c.decline(f"OneHot of a depth that is not constant, or of indices of {index.dtype}")
     axis, size = int(c.attr("axis", -1)) % (len(index.shape) + 1), int(depth.reshape(-1)[0])
     if index.dtype != "int64":
         index = point("Cast", [index], "int64", attrs={"to": 7})

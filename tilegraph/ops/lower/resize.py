@@ -1,4 +1,4 @@
-"""Resize and Upsample: nearest as an index map, linear as a weighted sum of two neighbours along each axis.
+"""Resize and Upsample: nearest as an index map, linear and cubic as weighted sums of neighbours along each axis.
 
 Extents are static, so every coordinate is known: the integer formula of a nearest neighbour is compared with ONNX
 Runtime's float32 arithmetic for each element when the node is lowered.
@@ -40,16 +40,19 @@ def lower_resize(c: NodeContext) -> list[Prim]:
     old = c.node.op_type == "Upsample" or c.opset < 11
     transform = "asymmetric" if old else str(c.attr("coordinate_transformation_mode", "half_pixel"))
     mode = str(c.attr("mode", "nearest"))
-    if mode not in ("nearest", "linear") or transform not in _COORDINATES:
+    if mode not in ("nearest", "linear", "cubic") or transform not in _COORDINATES:
         raise c.decline(f"Resize in mode {mode} with {transform} coordinates")
     if int(c.attr("antialias", 0)) or str(c.attr("keep_aspect_ratio_policy", "stretch")) != "stretch":
         raise c.decline("Resize that smoothes, or keeps the aspect ratio")
-    if mode == "linear" and not x.dtype.startswith("float"):
-        raise c.decline(f"linear Resize of {x.dtype}")
+    if mode != "nearest" and not x.dtype.startswith("float"):
+        raise c.decline(f"{mode} Resize of {x.dtype}")
     rounding = str(c.attr("nearest_mode", "round_prefer_floor"))
     for axis in _axes(c, x, old):
         if mode == "linear":
             x = _linear(x, axis, transform)
+        elif mode == "cubic":
+            exclude = bool(int(c.attr("exclude_outside", 0)))
+            x = _cubic(x, axis, transform, float(c.attr("cubic_coeff_a", -0.75)), exclude)
         else:
             x = _nearest(c, x, axis, transform, "floor" if old else rounding)
     return [x]
@@ -194,8 +197,8 @@ def _picked(x: Prim, shape: Shape, axis: int, size: int, place: Prim) -> Pick:
 # -- linear -----------------------------------------------------------------------------------------------------------
 
 
-def _linear(x: Prim, axis: _Axis, transform: str) -> Prim:
-    """The two neighbours by their distance; beyond the ends both are the end's element."""
+def _where(x: Prim, axis: _Axis, transform: str) -> Prim:
+    """The coordinate of each element of the result, float32."""
     at, shape, f = axis.axis, _with(x.shape, axis), "float32"
     where: Prim = Position(_along(shape, at), f, axis=at)
     if _to_zero(axis, transform):
@@ -206,6 +209,13 @@ def _linear(x: Prim, axis: _Axis, transform: str) -> Prim:
         before, after = _COORDINATES[transform]
         where = quotient(point("Add", [where, scalar(before, f)], f), scalar(axis.scale, f))
         where = point("Add", [where, scalar(after, f)], f)
+    return where
+
+
+def _linear(x: Prim, axis: _Axis, transform: str) -> Prim:
+    """The two neighbours by their distance; beyond the ends both are the end's element."""
+    at, shape, f = axis.axis, _with(x.shape, axis), "float32"
+    where = _where(x, axis, transform)
     where = point("Min", [point("Max", [where, scalar(0, f)], f), scalar(axis.size - 1, f)], f)
     low = point("Floor", [where], f)
     weight = point("Sub", [where, low], f)
@@ -217,3 +227,44 @@ def _linear(x: Prim, axis: _Axis, transform: str) -> Prim:
     left = point("Mul", [_picked(x, shape, at, axis.size, place), other], x.dtype)
     right = point("Mul", [_picked(x, shape, at, axis.size, after_place), weight], x.dtype)
     return point("Add", [left, right], x.dtype)
+
+
+# -- cubic ------------------------------------------------------------------------------------------------------------
+
+
+def _cubic(x: Prim, axis: _Axis, transform: str, a: float, exclude: bool) -> Prim:
+    """Four neighbours weighted by the cubic convolution of parameter `a`. Beyond the ends the end's element, or with
+    `exclude` none, the other weights scaled to a sum of 1."""
+    at, shape, f = axis.axis, _with(x.shape, axis), "float32"
+    where = _where(x, axis, transform)
+    low = point("Floor", [where], f)
+    s = point("Sub", [where, low], f)
+    far = [point("Add", [s, scalar(1, f)], f), s, *(point("Sub", [scalar(k, f), s], f) for k in (1, 2))]
+    places = [point("Add", [low, scalar(k, f)], f) for k in (-1, 0, 1, 2)]
+    weights: list[Prim] = [_convolved(d, a, k in (1, 2)) for k, d in enumerate(far)]
+    if exclude:
+        for k, place in enumerate(places):
+            inside = point("And", [point("GreaterOrEqual", [place, scalar(0, f)], "bool"),
+                                   point("LessOrEqual", [place, scalar(axis.size - 1, f)], "bool")], "bool")
+            weights[k] = point("Where", [inside, weights[k], scalar(0, f)], f)
+        total = point("Sum", weights, f)
+        weights = [quotient(w, total) for w in weights]
+    result: Prim | None = None
+    for place, weight in zip(places, weights, strict=True):
+        if x.dtype != f:
+            weight = point("Cast", [weight], x.dtype, attrs={"to": 11})
+        index = point("Cast", [place], "int64", attrs={"to": 7})
+        part = point("Mul", [_picked(x, shape, at, axis.size, index), weight], x.dtype)
+        result = part if result is None else point("Add", [result, part], x.dtype)
+    assert result is not None
+    return result
+
+
+def _convolved(d: Prim, a: float, near: bool) -> Prim:
+    """The weight of a neighbour at distance d: below 1 (`near`) or from 1 to 2."""
+    f = "float32"
+    factors = (a + 2, -(a + 3), 0.0, 1.0) if near else (a, -5 * a, 8 * a, -4 * a)
+    value: Prim = scalar(factors[0], f)
+    for factor in factors[1:]:
+        value = point("Add", [point("Mul", [value, d], f), scalar(factor, f)], f)
+    return value

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from tilegraph.ops.index import Ix
 from tilegraph.ops.lower.base import NodeContext, point
+from tilegraph.ops.lower.gathers import place_of
 from tilegraph.ops.lower.views import concat, reshape, take_range, transpose
-from tilegraph.ops.prims import Prim
+from tilegraph.ops.prims import Pick, Prim
 from tilegraph.spec.dims import Dim
 
 
 def lower_rotary(c: NodeContext) -> list[Prim]:
     """x: [B, H, S, D], or [B, S, H * D] with num_heads. cos, sin: [B, S, R / 2]; R = rotary_embedding_dim or D.
 
-    With position ids the caches are looked up at places that only a run knows: ONNX Runtime checks them, a kernel could
-    not report one that is out of range.
+    With position ids [B, S] the caches are [P, R / 2] and are looked up there.
     """
-    if c.optional(3) is not None:
-        raise c.decline("RotaryEmbedding with position ids: a kernel cannot report one that is out of range")
     x, cos, sin = c.arg(0), c.arg(1), c.arg(2)
+    if c.optional(3) is not None:
+        cos, sin = (_looked_up(c, cache, c.arg(3)) for cache in (cos, sin))
     before = x.shape
     flat = len(before) == 3
     if flat:
@@ -49,3 +50,16 @@ def lower_rotary(c: NodeContext) -> list[Prim]:
         parts.append(take_range(x, 3, turned, 1, x.shape[3] - turned))
     result = parts[0] if len(parts) == 1 else concat(parts, 3)
     return [reshape(result, before) if flat else transpose(result, [0, 2, 1, 3])]
+
+
+def _looked_up(c: NodeContext, cache: Prim, ids: Prim) -> Prim:
+    """[B, S, R / 2] of a cache [P, R / 2]."""
+    if len(cache.shape) != 2 or len(ids.shape) != 2:
+        raise c.decline("RotaryEmbedding by position ids that are not [B, S], or with caches that are not [P, R / 2]")
+    place = place_of(c, reshape(ids, (*ids.shape, Dim.of(1))), cache.shape[0])
+
+    def pull(ix: tuple[Ix, ...], at: tuple[Ix, ...]) -> tuple[Ix, ...]:
+        return (at[0], ix[2])
+
+    return Pick((*ids.shape, cache.shape[1]), cache.dtype, source=cache, indices=(place,), extents=(cache.shape[0],),
+                pull=pull, key="cache")

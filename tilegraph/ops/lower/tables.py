@@ -16,6 +16,7 @@ from tilegraph.ops.lower import (
     resize,
     rotary,
     running,
+    sampling,
     views,
 )
 from tilegraph.ops.lower.base import NodeContext
@@ -58,6 +59,9 @@ COMPOSED: dict[tuple[str, str], Rule] = {
     ("", "QuantizeLinear"): quantize.lower_quantize,
     ("", "DequantizeLinear"): quantize.lower_quantize,
     ("", "RotaryEmbedding"): rotary.lower_rotary,
+    ("", "OneHot"): gathers.lower_one_hot,
+    ("", "GridSample"): sampling.lower_grid_sample,
+    ("", "AffineGrid"): sampling.lower_affine_grid,
     ("", "Resize"): resize.lower_resize,
     ("", "Upsample"): resize.lower_resize,
 }
