@@ -125,7 +125,7 @@ class _Blocks(ConvertedRows):
 
     # -- a group of rows ------------------------------------------------------------------------------------------
     def _group(self, row: t.Expr, rows: int, base: t.Expr, column: t.Expr, columns: int, ahead: Ahead) -> None:
-        e, m, lanes = self.e, self.e.math, self.tile.lanes
+        e, lanes = self.e, self.tile.lanes
         starts = self.left_rows(row, rows)
         places = [k * lanes for k in range(rows * self.vectors)]
         made = e.local("made", "float32", len(places) * lanes)
@@ -165,7 +165,8 @@ class _Blocks(ConvertedRows):
         zeros: list[V] = []
         if self.zeros is not None:
             at = t.Add(self.zeros_at, t.Mul(block, e.i64(self.tile.panel)))
-            zeros = [m.cast(e.read(self.zeros, "uint8", t.Add(at, e.i64(v * lanes)), lanes), "int32") for v in self.span]
+            stored = [e.read(self.zeros, "uint8", t.Add(at, e.i64(v * lanes)), lanes) for v in self.span]
+            zeros = [m.cast(value, "int32") for value in stored]
         for r, start in enumerate(starts):
             turned = e.math.share(e.read(self.left, "int32", t.Add(t.Add(start, behind), e.i64(1))))
             for k in range(len(self.span)):

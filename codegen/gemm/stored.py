@@ -14,7 +14,7 @@ from tilegraph.codegen.emitter import STORAGE
 from tilegraph.codegen.gemm.kernel import Ahead, ProductKernel
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
-from tilegraph.ops.dtypes import BYTES
+from tilegraph.ops.dtypes import BYTES, NARROW
 from tilegraph.ops.gemm import GemmSpace
 from tilegraph.ops.gemm.matrix import Matrix, Table
 from tilegraph.spec.dims import Dim
@@ -43,10 +43,10 @@ class _Stored(ProductKernel):
     def open(self) -> None:
         self.right = self.e.flat("panel", "float32")
         for table in self.matrix.tables:
-            self.e.input(table.load.slot, table.load.stored)
+            self._buffer(table)
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
-        filters = {(table.load.slot, Filters("rows" if table.transposed else "columns", self.tile.panel, self.space.n))
+        filters = {(table.load.slot, Filters(_layout(table), self.tile.panel, self.space.n))
                    for table in self.matrix.tables}
         static = self.space.m.as_int()
         if static is None or static >= _FEW:
@@ -85,13 +85,13 @@ class _Stored(ProductKernel):
             return super().columns(at)
         e, panel = self.e, self.tile.panel
         row = e.share(t.Div(at, e.i64(panel)))
-        for table in self.matrix.tables:
-            if table.depth == self.space.depth:
-                width = BYTES[table.load.stored]
-                for line in range(-(-panel * width // 64)):
-                    place = t.Add(self._place(table, row), e.i64((_NEAR + 64 * line) // width))
-                    e.prefetch(e.input(table.load.slot, table.load.stored), place)
         e.set_loops(self.matrix.rows, row)
+        for table in self.matrix.tables:
+            if table.load.slot == self.matrix.slot:
+                width = BYTES.get(table.load.stored, 1)
+                for line in range(-(-panel * width // 64)):
+                    place = t.Add(self._place(table, e.index(table.row)), e.i64((_NEAR + 64 * line) // width))
+                    e.prefetch(self._buffer(table), place)
         return self._vectors()
 
     # -- the matrix -----------------------------------------------------------------------------------------------
@@ -114,17 +114,39 @@ class _Stored(ProductKernel):
         for v in range(self.vectors):
             known = {}
             for table in self.matrix.tables:
-                load = table.load
-                place = t.Add(self._place(table, e.index(table.row)), e.i64(v * lanes))
-                raw = e.read(e.input(load.slot, load.stored), STORAGE.get(load.stored, load.stored), place, lanes)
-                known[id(load)] = e.math.share(e.unpack(raw, load.stored, load.dtype))
+                known[id(table.load)] = e.math.share(self._read(table, v * lanes))
             found.append(e.math.share(V(e.math.widen(self._value(known), lanes), "float32", lanes)))
         return found
 
     def _value(self, known: dict[int, V]) -> V:
         return self.e.value(self.matrix.value, self.space.k, self.tile.lanes, known)
 
+    def _read(self, table: Table, column: int) -> V:
+        """What `table` holds from `column` of the panel on, in the row that the loops stand at."""
+        e, m, load, lanes = self.e, self.e.math, table.load, self.tile.lanes
+        row = e.share(e.index(table.row))
+        place = t.Add(self._place(table, row), e.i64(column))
+        if load.stored not in NARROW:
+            raw = e.read(self._buffer(table), STORAGE.get(load.stored, load.stored), place, lanes)
+            return e.unpack(raw, load.stored, load.dtype)
+        byte = m.cast(e.read(self._buffer(table), "uint8", place, lanes), "int32")
+        # Shifted to the top and back, which extends the sign where there is one.
+        odd = m.cast(V(t.Rem(row, e.i64(2)), "int64"), "int32")
+        high = m.shl(byte, m.sub(m.const(28, "int32"), m.mul(odd, m.const(4, "int32"))))
+        if load.stored == "uint4":
+            high = m.bitcast(high, "uint32")
+        return m.cast(m.shr(high, m.const(28, high.dtype)), load.dtype)
+
+    def _buffer(self, table: Table) -> t.Buffer:
+        return self.e.input(table.load.slot, "uint8" if table.load.stored in NARROW else table.load.stored)
+
     def _place(self, table: Table, row: t.Expr) -> t.Expr:
         """Where the panel's part of a row of `table` starts."""
-        e, panel = self.e, self.tile.panel
-        return t.Mul(t.Add(t.Mul(self.panel, e.i64(table.depth)), row), e.i64(panel))
+        e, panel, depth = self.e, self.tile.panel, table.depth
+        if table.load.stored in NARROW:
+            depth, row = -(-depth // 2), t.Div(row, e.i64(2))
+        return t.Mul(t.Add(t.Mul(self.panel, e.i64(depth)), row), e.i64(panel))
+
+
+def _layout(table: Table) -> str:
+    return ("rows" if table.transposed else "columns") + ("4" if table.load.stored in NARROW else "")

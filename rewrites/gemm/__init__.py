@@ -2,5 +2,6 @@
 
 from tilegraph.rewrites.gemm.fuse import GemmFusion
 from tilegraph.rewrites.gemm.rounding import PRECISIONS
+from tilegraph.rewrites.gemm.weights import WEIGHTS, QuantizeWeights
 
-__all__ = ["PRECISIONS", "GemmFusion"]
+__all__ = ["PRECISIONS", "WEIGHTS", "GemmFusion", "QuantizeWeights"]

@@ -34,6 +34,12 @@ class Precision(StrEnum):
     bf16 = "bf16"
 
 
+class Weights(StrEnum):
+    float32 = "float32"
+    int8 = "int8"
+    int4 = "int4"
+
+
 Target = Annotated[str, typer.Option("--target", help="What to compile for; `tilegraph targets` lists them.")]
 Dim = Annotated[list[str], typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dim; repeatable.")]
 OffloadOption = Annotated[Offload, typer.Option("--offload", help="What goes to compiled kernels: what wins, all that "
@@ -42,6 +48,8 @@ Disable = Annotated[list[str], typer.Option("--disable", metavar="PASS", help="L
 Mcpu = Annotated[str | None, typer.Option("--mcpu", help="CPU to compile for instead of this one.")]
 PrecisionOption = Annotated[Precision, typer.Option("--precision", help="Of compiled matrix products: bf16 rounds "
                                                     "their operands to bfloat16, sums stay float32.")]
+WeightsOption = Annotated[Weights, typer.Option("--weights", help="Round the matrices of products to integers in "
+                                                "blocks; the error of each is printed.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- for stdout).")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More output, and tracebacks of errors.")]
@@ -79,6 +87,7 @@ def optimize(
     disable: Disable = [],  # noqa: B006
     mcpu: Mcpu = None,
     precision: PrecisionOption = Precision.float32,
+    weights: WeightsOption = Weights.float32,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide everything, compile and write nothing.")] = False,
     dump: Annotated[Path | None, typer.Option("--dump", metavar="DIR", help="Write the model after each pass.")] = None,
     cache_dir: Annotated[Path | None, typer.Option("--cache-dir", metavar="DIR", help="Where compiled kernels are "
@@ -92,7 +101,7 @@ def optimize(
     from tilegraph.cli import commands
 
     commands.optimize(model, target, output, dim, embed, offload.value, portable, list_passes, disable, mcpu,
-                      precision.value, dry_run, dump, cache_dir, force, json, quiet, verbose)
+                      precision.value, weights.value, dry_run, dump, cache_dir, force, json, quiet, verbose)
 
 
 @app.command()
@@ -149,6 +158,7 @@ def explain(
     disable: Disable = [],  # noqa: B006
     mcpu: Mcpu = None,
     precision: PrecisionOption = Precision.float32,
+    weights: WeightsOption = Weights.float32,
     json: Json = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as a web page.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")] = None,
@@ -158,8 +168,8 @@ def explain(
     """Show every decision: what was fused and compiled, what was not, and why."""
     from tilegraph.cli import commands
 
-    commands.explain(model, target, dim, offload.value, disable, mcpu, precision.value, json, html, markdown, quiet,
-                     verbose)
+    commands.explain(model, target, dim, offload.value, disable, mcpu, precision.value, weights.value, json, html,
+                     markdown, quiet, verbose)
 
 
 @app.command()

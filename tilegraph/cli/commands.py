@@ -18,8 +18,8 @@ def default_output(model: Path, *, embed: bool = False) -> Path:
 
 
 def optimize(model: Path | None, target: str, output: Path | None, dim: list[str], embed: bool, offload: Any,
-             portable: bool, list_passes: bool, disable: list[str], mcpu: str | None, precision: str, dry_run: bool,
-             dump: Path | None, cache_dir: Path | None, force: bool, json: str | None, quiet: bool,
+             portable: bool, list_passes: bool, disable: list[str], mcpu: str | None, precision: str, weights: str,
+             dry_run: bool, dump: Path | None, cache_dir: Path | None, force: bool, json: str | None, quiet: bool,
              verbose: bool) -> None:
     dims = dims_of(dim)
     if model is not None:
@@ -35,7 +35,8 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
     folder = output or default_output(model, embed=embed)
     with progress(quiet=quiet) as step:
         result = compiler.optimize(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
-                                   precision=precision, dump=dump, cache_dir=cache_dir, progress=step, dry_run=dry_run)
+                                   precision=precision, weights=weights, dump=dump, cache_dir=cache_dir,
+                                   progress=step, dry_run=dry_run)
         saved = None if dry_run else result.save(folder, force=force, embed=embed, portable=portable)
     from tilegraph.cli.tables import show_decisions, show_summary
     from tilegraph.explain import report_of
@@ -99,7 +100,7 @@ def bench(models: list[Path], threads: int, runs: int, inputs: Path | None, dim:
 
 
 def explain(model: Path, target: str, dim: list[str], offload: str, disable: list[str], mcpu: str | None,
-            precision: str, json: str | None, html: Path | None, markdown: Path | None, quiet: bool,
+            precision: str, weights: str, json: str | None, html: Path | None, markdown: Path | None, quiet: bool,
             verbose: bool) -> None:
     dims = dims_of(dim)
     from tilegraph.cli.tables import show_decisions, show_summary
@@ -107,7 +108,7 @@ def explain(model: Path, target: str, dim: list[str], offload: str, disable: lis
 
     with progress(quiet=quiet) as step:
         found = run_explain(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
-                            precision=precision, progress=step)
+                            precision=precision, weights=weights, progress=step)
     write_json(json, found.to_json())
     if html is not None or markdown is not None:
         from tilegraph.report import render

@@ -39,6 +39,8 @@ def show_summary(out: Console, report: dict[str, Any]) -> None:
               f"regions {report.get('regions')}, partitions {report.get('partitions')}")
     if engines:
         _say(out, f"engines: {engines}")
+    for weight in report.get("weights", []):
+        _say(out, f"weights {weight['name']}: {weight['reason']}")
     if seconds:
         longest = sorted(seconds.items(), key=lambda s: -s[1])[:3]
         parts = ", ".join(f"{name} {s:.2f}" for name, s in longest)

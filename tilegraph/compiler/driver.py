@@ -46,14 +46,15 @@ def list_passes(target: str = "cpu") -> list[str]:
 
 def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
              disable: Collection[str] = (), mcpu: str | None = None, precision: str = FLOAT32,
-             dump: Path | None = None, cache_dir: Path | None = None, progress: Callable[[str], None] | None = None,
-             dry_run: bool = False) -> OptimizedModel:
+             weights: str = FLOAT32, dump: Path | None = None, cache_dir: Path | None = None,
+             progress: Callable[[str], None] | None = None, dry_run: bool = False) -> OptimizedModel:
     """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
 
     dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
     only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. precision: "bf16" rounds
-    the operands of compiled matrix products to bfloat16 and sums in float32. dump: folder for the
-    model after each pass and the kernels' text. dry_run: decide, compile nothing. progress: told each stage's name.
+    the operands of compiled matrix products to bfloat16 and sums in float32. weights: "int8" or "int4" rounds their
+    matrices to integers in blocks. dump: folder for the model after each pass and the kernels' text. dry_run: decide,
+    compile nothing. progress: told each stage's name.
 
     Raises `InputError` (and its kinds) for what the user can mend.
     """
@@ -65,9 +66,11 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     with run.stage("load"):
         graph = load(model, dims=dims)
     summary = Summary(_name(model), target, _count(graph), options={
-        "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision})
+        "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision,
+        "weights": weights})
     context = PassContext(run.diagnostics)
-    pipeline = Pipeline(chosen.passes(offload, isa, precision), disabled=disable, instruments=_instruments(dump))
+    passes = chosen.passes(offload, isa, precision, weights)
+    pipeline = Pipeline(passes, disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):
         pipeline.run(graph, context)
     summary.regions = len(run.diagnostics.of("fusion", taken=True))
@@ -77,6 +80,10 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     summary.layout_conversions = [
         {"value": d.subject, "bytes": d.data["bytes"], "reason": d.reason}
         for d in run.diagnostics.of("layout", taken=True) if d.op == "conversion"]
+    summary.weights = [
+        {"name": d.subject, "reason": d.reason, "bits": d.data["bits"], "block": d.data["block"],
+         "relative_error": d.data["relative_error"], "max_error": d.data["max_error"]}
+        for d in run.diagnostics.of("weights", taken=True)]
     store = KernelStore(isa, KernelCache(cache_dir, diagnostics=run.diagnostics), _dumper(dump))
     with run.stage("partition"):
         groups = [(g, members) for g in all_graphs(graph.graph) for members in group(g, DOMAIN)]

@@ -35,6 +35,7 @@ class Summary:
     engines: dict[str, int] = field(default_factory=dict)
     attentions: list[dict[str, Any]] = field(default_factory=list)
     layout_conversions: list[dict[str, Any]] = field(default_factory=list)
+    weights: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[dict[str, str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from tilegraph.spec.filters import Filters
 
 Array = np.ndarray[Any, Any]
-TABLES = frozenset({"columns", "rows", "quads", "bits4", "bits8", "zeros4"})
+TABLES = frozenset({"columns", "rows", "columns4", "rows4", "quads", "bits4", "bits8", "zeros4"})
 
 
 def table_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
@@ -23,12 +23,14 @@ def table_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
         return panels, depth // 4, how.panel, 4
     if how.kind == "zeros4":
         return panels, depth * 2, how.panel
+    if how.kind in ("columns4", "rows4"):
+        depth = -(-depth // 2)
     return panels, depth, how.panel
 
 
 def table_dtype(value: ir.Value, how: Filters) -> ir.DataType | None:
     """The dtype of what `pack_table` makes of `value`; None for its own."""
-    return ir.DataType.INT8 if how.kind == "quads" else None
+    return {"quads": ir.DataType.INT8, "columns4": ir.DataType.UINT8, "rows4": ir.DataType.UINT8}.get(how.kind)
 
 
 def pack_table(array: Array, how: Filters) -> Array:
@@ -39,8 +41,15 @@ def pack_table(array: Array, how: Filters) -> Array:
         return _weights(array.reshape(how.block, -1), how.panel, how.kind == "bits4")
     if how.kind == "zeros4":
         return _panels(nibbles(array.reshape(how.block, -1)).T, how.panel)
-    rows = array.reshape(-1, how.block) if how.kind == "columns" else array.reshape(how.block, -1).T
-    return _panels(rows, how.panel)
+    rows = array.reshape(-1, how.block) if how.kind.startswith("columns") else array.reshape(how.block, -1).T
+    return _panels(_pairs(rows) if how.kind.endswith("4") else rows, how.panel)
+
+
+def _pairs(rows: Array) -> Array:
+    """4-bit integers [depth, width] as bytes [depth/2, width], the row with the even number in the low half."""
+    bits = rows.astype(np.int8).view(np.uint8) & 15
+    filled = np.concatenate([bits, np.zeros((len(bits) % 2, bits.shape[1]), np.uint8)])
+    return np.asarray(filled[::2] | filled[1::2] << 4)
 
 
 def _quads(matrix: Array, panel: int) -> Array:

@@ -19,6 +19,10 @@ BYTES: dict[str, int] = {
 }
 
 
+# Two in a byte. Only products read them, packed for that; see `lower_region`.
+NARROW: dict[str, str] = {"int4": "int8", "uint4": "uint8"}
+
+
 def stored_name(dtype: ir.DataType | None, what: str = "") -> str:
     """`DataType.FLOAT16` -> "float16"; `Decline` for what kernels do not handle (strings, float8, int4, complex)."""
     name = "" if dtype is None else dtype.name.lower()

@@ -18,7 +18,8 @@ class Filters:
     bias: [K/panel][filter of the panel]
 
     Or of a constant with `block` columns, [rows, block] ("columns") or [block, rows] ("rows"), for products:
-    [block/panel][row][column of the panel]
+    [block/panel][row][column of the panel]; of 4-bit integers ("columns4", "rows4") bytes of two rows, the even one in
+    the low half
 
     Of 8-bit integers [rows, block] ("quads"), as int8: [block/panel][row/4][column of the panel][4], and behind each
     panel the sums of its columns, int32

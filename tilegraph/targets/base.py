@@ -13,17 +13,19 @@ FLOAT32 = "float32"
 
 
 class Passes(Protocol):
-    """The pipeline before partitioning, for an instruction set (None for the host's) and a precision of products.
+    """The pipeline before partitioning, for an instruction set (None for the host's), a precision of products, and how
+    their matrices are stored.
 
     Raises `UsageError` where the instruction set lacks what the precision needs.
     """
 
-    def __call__(self, offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> Sequence[Pass]: ...
+    def __call__(self, offload: str, isa: Isa | None = None, precision: str = FLOAT32,
+                 weights: str = FLOAT32) -> Sequence[Pass]: ...
 
 
 @dataclass(frozen=True)
 class Target:
-    """`passes(offload, isa, precision)` is the pipeline before partitioning; `isa(mcpu)` the instruction set to compile
+    """`passes(offload, isa, ...)` is the pipeline before partitioning; `isa(mcpu)` the instruction set to compile
     for, with the features beside its base level that a kernel may use where it gains by them."""
 
     name: str

@@ -12,7 +12,7 @@ from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
 from tilegraph.rewrites.control import EqualExtents, VersionBranches
 from tilegraph.rewrites.fusion import AbsorbLeftovers, RegionFusion
-from tilegraph.rewrites.gemm import PRECISIONS, GemmFusion
+from tilegraph.rewrites.gemm import PRECISIONS, WEIGHTS, GemmFusion, QuantizeWeights
 from tilegraph.rewrites.layout import layout_passes
 from tilegraph.rewrites.normalise import NORMALISE
 from tilegraph.targets.base import FLOAT32, Target
@@ -21,12 +21,19 @@ _BFLOAT16 = "avx512bf16"
 _FEATURES = (_BFLOAT16, "avx512vnni", "avxvnni")
 
 
-def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32) -> Sequence[Pass]:
+def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32,
+            weights: str = FLOAT32) -> Sequence[Pass]:
     isa = isa or _isa(None)
     _check(precision, isa)
-    return (FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
+    return (*_rounded(weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
             AttentionFusion(offload), GemmFusion(offload, precision), *_layout(offload, isa),
             RegionFusion(offload), AbsorbLeftovers(offload))
+
+
+def _rounded(weights: str) -> Sequence[Pass]:
+    if weights not in WEIGHTS:
+        raise UsageError(f"--weights {weights}: choose one of {', '.join(WEIGHTS)}")
+    return () if weights == FLOAT32 else (QuantizeWeights(weights),)
 
 
 def _check(precision: str, isa: Isa) -> None:

@@ -32,13 +32,15 @@ def requested(original: Path, optimized: str | Path, folder: Path) -> Requested 
     The model is made again from the original, so that nothing in `optimized` excuses its own errors.
     """
     said = made_with(optimized)
-    precision = str(said.get("precision", FLOAT32))
-    if precision == FLOAT32:
+    precision, weights = (str(said.get(option, FLOAT32)) for option in ("precision", "weights"))
+    asked = [f"{name} {value}" for name, value in (("precision", precision), ("weights", weights)) if value != FLOAT32]
+    if not asked:
         return None
-    what = f"precision {precision}"
+    what = ", ".join(asked)
     try:
         made = optimize(original, dims=said.get("dims"), offload=str(said.get("offload", "auto")),
-                        disable=said.get("disable", ()), mcpu=said.get("mcpu"), precision=precision, dry_run=True)
+                        disable=said.get("disable", ()), mcpu=said.get("mcpu"), precision=precision, weights=weights,
+                        dry_run=True)
         return Requested(what, Path(write(made.portable, folder / "requested.onnx")))
     except TilegraphError as problem:
         return Requested(what, None, str(problem))

@@ -91,9 +91,11 @@ def test_dynamic_quantisation() -> None:
                     "=> (float[B,50] y) "
                     "{ i = MatMulInteger(x, w, p, z) f = Cast<to=1>(i) "
                     "r = Mul(s, c) g = Mul(f, r) h = Add(b, g) y = Relu(h) }")
-    feeds = {"x": integers("uint8", 9, 64), "w": integers("int8", 64, 50, seed=1), "p": integers("uint8", 1).reshape(()),
+    feeds = {"x": integers("uint8", 9, 64), "w": integers("int8", 64, 50, seed=1),
+             "p": integers("uint8", 1).reshape(()),
              "z": np.array(0, np.int8), "s": np.array(0.02, np.float32),
-             "c": np.linspace(0.001, 0.01, 50, dtype=np.float32), "b": np.linspace(-1, 1, 50, dtype=np.float32)}
+             "c": np.linspace(0.001, 0.01, 50, dtype=np.float32),
+             "b": np.linspace(-1, 1, 50, dtype=np.float32)}
     scaled = exact(feeds).astype(np.float32) * (feeds["s"] * feeds["c"])
     want = np.maximum(scaled + feeds["b"], 0)
     got = run(made, feeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -63,6 +64,33 @@ def test_dequantize(kind: str, attrs: str, scale: tuple[int, ...], m: int) -> No
                     f"{{ w = DequantizeLinear<{attrs}>(q, s, z) y = MatMul(x, w) }}".replace("<>", ""))
     feeds = {"x": normal(m, 64), **constants(64, 50, scale, np.dtype(kind).type)}
     close(run(made, feeds), wide(feeds["x"]) @ spread(feeds, attrs))
+
+
+@pytest.mark.parametrize("m", [1, 20])
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+@pytest.mark.parametrize(("k", "block"), [(64, 32), (71, 16)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_four_bits(kind: str, k: int, block: int, m: int, turned: bool) -> None:
+    """Two in a byte, also where an odd number of rows or of blocks leaves half of one."""
+    count, low = -(-k // block), -8 if kind == "int4" else 0
+    shape, scale = ([50, k], [50, count]) if turned else ([k, 50], [count, 50])
+    made = compiled(f"(float[{m},{k}] x, {kind}{shape} q, float{scale} s, {kind}{scale} z) => (float[{m},50] y) "
+                    f"{{ w = DequantizeLinear<axis={int(turned)}, block_size={block}>(q, s, z) "
+                    f"y = Gemm<transB={int(turned)}>(x, w) }}")
+    rng = np.random.default_rng(1)
+    feeds = {"x": normal(m, k), "s": rng.uniform(0.02, 0.1, scale).astype(np.float32)}
+    for name, extents in (("q", shape), ("z", scale)):
+        feeds[name] = rng.integers(low, low + 16, extents).astype(getattr(ml_dtypes, kind))
+    q, s, z = (wide(feeds[name]).T if turned else wide(feeds[name]) for name in "qsz")
+    s, z = (np.repeat(a, block, 0)[:k] for a in (s, z))
+    close(run(made, feeds), wide(feeds["x"]) @ ((q - z) * s))
+
+
+def test_four_bits_outside_of_a_matrix() -> None:
+    with pytest.raises(Decline, match="the epilogue reads int4"):
+        compiled("(float[8,64] x, int8[64,50] q, float[50] s, int4[50] b, float[50] e) => (float[8,50] y) "
+                 "{ w = DequantizeLinear<axis=1>(q, s) t = MatMul(x, w) o = DequantizeLinear<axis=0>(b, e) "
+                 "y = Add(t, o) }")
 
 
 def spread(feeds: dict[str, Array], attrs: str) -> Array:

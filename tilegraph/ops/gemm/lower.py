@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from tilegraph.ops.broadcast import broadcast, project
+from tilegraph.ops.dtypes import NARROW
 from tilegraph.ops.gemm.einsum import lower_einsum
 from tilegraph.ops.gemm.matrix import Matrix, plan_matrix
 from tilegraph.ops.gemm.operands import operands
@@ -29,6 +30,7 @@ from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import digits, merge, mergeable, with_merged
 from tilegraph.ops.lower import Rule, lower_region
 from tilegraph.ops.lower.base import NodeContext, point, scalar
+from tilegraph.ops.lower.quantize import lower_quantize
 from tilegraph.ops.lower.views import reshape, transpose
 from tilegraph.ops.prims import Decline, Dot, Input, Lowered, Prim, View
 from tilegraph.ops.pull import Puller
@@ -81,11 +83,12 @@ def _scaled(prim: Prim, factor: float) -> Prim:
 PRODUCTS: dict[tuple[str, str], Rule] = {
     ("", "MatMul"): _matmul, ("", "Gemm"): _gemm, ("", "Einsum"): lower_einsum,
     ("", "MatMulInteger"): lower_matmul_integer, ("com.microsoft", "MatMulNBits"): lower_matmul_nbits}
+_RULES: dict[tuple[str, str], Rule] = {**PRODUCTS, ("", "DequantizeLinear"): lower_quantize}  # of 4 bits, too
 
 
 def lower_gemm(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
     """Lowers `nodes` (in topological order) as a region with one product; `Decline` with the reason."""
-    return lower_region(nodes, outputs, opsets, PRODUCTS)
+    return lower_region(nodes, outputs, opsets, _RULES)
 
 
 def plan_gemm(lowered: Lowered) -> GemmSpace:
@@ -202,6 +205,8 @@ def _check(space: GemmSpace) -> None:
             raise Decline(f"a view cuts the columns into pieces of {lanes.extent}, which is no multiple of {LANES}")
     for inst in insts(space.value):
         if isinstance(inst, Load):
+            if inst.stored in NARROW:
+                raise Decline(f"the epilogue reads {inst.stored}")
             if lanes in inst.address.hidden() or inst.address.coef(lanes) not in (Dim.of(0), Dim.of(1)):
                 raise Decline("an operand of the epilogue is not contiguous along the columns")
             if inst.slot in constants:

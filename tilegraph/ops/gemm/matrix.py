@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilegraph.ops.dtypes import NARROW
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.lower import prims_of
 from tilegraph.ops.prims import Decline, Input, Lowered, Prim
@@ -58,6 +59,8 @@ class _Planner(Puller[Matrix]):
         for inst in insts(value):
             if isinstance(inst, Load) and inst.address.vars() & set(cols):
                 tables.append(self._table(inst, columns, cols, width))
+            elif isinstance(inst, Load) and inst.stored in NARROW:
+                raise Decline(f"{inst.stored} that is the same for all columns")
             elif isinstance(inst, Place) and inst.index.vars() & set(cols):
                 raise Decline("the matrix is computed from the column's number")
         largest = max(tables, key=lambda table: table.depth, default=None)

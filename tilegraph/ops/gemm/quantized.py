@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilegraph.ops.dtypes import NARROW
 from tilegraph.ops.gemm.space import Blocks, Integers
 from tilegraph.ops.index import Ix
 from tilegraph.ops.lower.base import NodeContext, point, scalar, view
@@ -188,7 +189,7 @@ def _to_float(a: Prim) -> Prim:
 
 def plan_integers(dot: IntegerDot, left: Load, pull: Callable[[Prim], Inst]) -> tuple[Integers, int]:
     """How to sum, and the input that is the matrix; `pull(zero point)` is its value at the product's column."""
-    if not isinstance(dot.right, Input):
+    if not isinstance(dot.right, Input) or dot.right.stored in NARROW:
         raise Decline("the matrix is computed inside the kernel")
     zero = None if dot.left_zero is None else pull(dot.left_zero)
     if isinstance(zero, Load) and zero.address.vars():
@@ -205,7 +206,7 @@ def plan_blocks(dot: BlockDot) -> tuple[Blocks, int]:
     """How to sum, and the input that is the matrix."""
     slots = []
     for prim in (dot.right, dot.scales, *((dot.zeros,) if dot.zeros is not None else ())):
-        if not isinstance(prim, Input):
+        if not isinstance(prim, Input) or prim.stored in NARROW:
             raise Decline("the weights are computed inside the kernel")
         slots.append(prim.slot)
     if len(set(slots)) < len(slots):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from tilegraph.ops.count import requires
-from tilegraph.ops.dtypes import stored_name
+from tilegraph.ops.dtypes import NARROW, stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, shape_of
 from tilegraph.ops.lower.gathers import takes_slices
 from tilegraph.ops.lower.resize import mode_of
@@ -108,7 +108,8 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
 
     Scalar constants become part of the computation; every other outside value becomes an input if the outputs need it.
     Every symbol that the computation uses is a dim of an input by itself: an input's dim such as "past+seq" whose parts
-    are not known from elsewhere counts as one symbol. `extra`: rules for more operators, by (domain, name).
+    are not known from elsewhere counts as one symbol. `extra`: rules for more operators, by (domain, name); with one for
+    DequantizeLinear, integers of 4 bits are inputs, too, which are stored as the compiler packs them.
 
     Raises `Decline` with the node and the reason.
     """
@@ -167,7 +168,7 @@ def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mappin
             return None
         if value not in prims:
             try:
-                prims[value] = _outside(value, slots, rename)
+                prims[value] = _outside(value, slots, rename, ("", "DequantizeLinear") in extra)
             except Decline as reason:
                 prims[value] = reason
         return prims[value]
@@ -207,7 +208,11 @@ def _learn(rename: dict[Dim, Dim], value: ir.Value, prim: Prim) -> None:
             rename.setdefault(Dim.of(inferred), dim)
 
 
-def _outside(value: ir.Value, slots: list[ir.Value], rename: Mapping[Dim, Dim]) -> Prim:
+def _outside(value: ir.Value, slots: list[ir.Value], rename: Mapping[Dim, Dim], narrow: bool) -> Prim:
+    name = "" if value.dtype is None else value.dtype.name.lower()
+    if narrow and name in NARROW:
+        slots.append(value)
+        return Input(shape_of(value, rename), NARROW[name], slot=len(slots) - 1, stored=name)
     stored = stored_name(value.dtype, value.name or "")
     shape = shape_of(value, rename)
     if all(d == 1 for d in shape):

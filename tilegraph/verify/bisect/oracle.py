@@ -32,10 +32,11 @@ class Options:
     dims: dict[str, int] = field(default_factory=dict)
     mcpu: str | None = None
     precision: str = "float32"
+    weights: str = "float32"
 
     def optimize(self, model: Path | ir.Model) -> OptimizedModel:
         return optimize(model, self.target, dims=self.dims or None, offload=self.offload, disable=self.disable,
-                        mcpu=self.mcpu, precision=self.precision)
+                        mcpu=self.mcpu, precision=self.precision, weights=self.weights)
 
     def without(self, *passes: str) -> Options:
         return replace(self, disable=tuple(dict.fromkeys((*self.disable, *passes))))
@@ -47,7 +48,8 @@ class Options:
         said += [f"--disable {name}" for name in self.disable]
         said += [f"--dim {name}={size}" for name, size in self.dims.items()]
         said += [f"--mcpu {self.mcpu}"] if self.mcpu else []
-        return " ".join(said + ([f"--precision {self.precision}"] if self.precision != "float32" else []))
+        said += [f"--precision {self.precision}"] if self.precision != "float32" else []
+        return " ".join(said + ([f"--weights {self.weights}"] if self.weights != "float32" else []))
 
 
 def options_of(folder: Path) -> Options | None:
@@ -57,7 +59,7 @@ def options_of(folder: Path) -> Options | None:
         said = report["options"]
         return Options(str(report["target"]), str(said["offload"]), tuple(map(str, said["disable"])),
                        {str(k): int(v) for k, v in said["dims"].items()}, said["mcpu"],
-                       str(said.get("precision", "float32")))
+                       str(said.get("precision", "float32")), str(said.get("weights", "float32")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
