@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -106,3 +107,65 @@ def test_pairs_of_integers(dtype: str) -> None:
     if dtype == "uint8":
         uses += [("", "BitShift", {"direction": d}, dtype) for d in ("LEFT", "RIGHT")]
     check(uses, list(pairs(dtype, dtype)), ulps=0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+def test_division_of_pairs_of_integers(dtype: str) -> None:
+    """Both ends of the range, 0 and -1 included: INT_MIN / -1 wraps. Divisors of 0 are errors, see computed places."""
+    a, b = pairs(dtype, dtype)
+    kept = b != 0
+    uses: list[Use] = [("", "Div", {}, dtype), ("", "Mod", {}, dtype), ("", "Mod", {"fmod": 1}, dtype)]
+    check(uses, [np.ascontiguousarray(a[kept]), np.ascontiguousarray(b[kept])], ulps=0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "uint32", "uint64"])
+def test_pairs_of_other_integers(dtype: str) -> None:
+    check([(domain, name, attrs, dtype) for domain, name, attrs, _ in INTEGER] + COMPARE, list(pairs(dtype, dtype)),
+          ulps=0)
+
+
+def test_pairs_of_float64() -> None:
+    uses = [(domain, name, attrs, "float64") for domain, name, attrs, _ in BINARY if name != "Pow"]
+    check(uses + COMPARE, list(pairs("float64", "float64")), ulps=1)
+
+
+def same_bits(ours: A, wide: A, dtype: np.dtype[Any], what: str) -> None:
+    """`ours` is the float32 array `wide`, rounded half to even; bools are equal."""
+    with np.errstate(all="ignore"):
+        rounded_once = wide if wide.dtype == bool else wide.astype(dtype)
+    if wide.dtype == bool:
+        wrong = ours != rounded_once
+    else:
+        wrong = ours.view(np.uint16) != rounded_once.view(np.uint16)
+        wrong &= ~(np.isnan(ours.astype(np.float32)) & np.isnan(wide))
+    assert not wrong.any(), f"{what}: {ours[wrong][0]!r} where float32 gives {wide[wrong][0]!r}"
+
+
+SIXTEEN = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=lambda d: d.name)
+@pytest.mark.parametrize("uses", split(UNARY, 12), ids=lambda uses: "-".join(u[1] for u in uses))
+def test_every_value_of_16_bits(uses: list[Use], dtype: np.dtype[Any]) -> None:
+    """All 65536, NaN, infinities and denormals among them: the float32 kernel of the widened value, rounded once."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    narrow = [(d, n, a, dtype.name if r == "float32" else r) for d, n, a, r in uses]
+    results, wide = compiled(narrow, [every]), compiled(uses, [every.astype(np.float32)])
+    for (_, name, _, _), ours, theirs in zip(uses, results, wide, strict=True):
+        same_bits(ours, theirs, dtype, name)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN, ids=lambda d: d.name)
+def test_pairs_of_16_bits(dtype: np.dtype[Any]) -> None:
+    """Sums, products and quotients beyond 65504 (or float32's range) are infinite in float16 (bfloat16)."""
+    with np.errstate(all="ignore"):
+        operands = [a.astype(dtype) for a in pairs("float32", "float32")]
+    uses = BINARY + COMPARE
+    narrow = [(d, n, a, dtype.name if r == "float32" else r) for d, n, a, r in uses]
+    results, wide = compiled(narrow, operands), compiled(uses, [a.astype(np.float32) for a in operands])
+    for (_, name, _, _), ours, theirs in zip(uses, results, wide, strict=True):
+        same_bits(ours, theirs, dtype, name)
+    if dtype == np.float16:
+        beyond = (np.abs(wide[0]) > 65520) & np.isfinite(wide[0])
+        assert beyond.any()
+        assert np.isinf(results[0][beyond]).all()
