@@ -43,8 +43,10 @@ def write_join(writer: BlockedWriter, nodes: tuple[ir.Node, ...]) -> None:
     root, upsampled = nodes[-1], {n.outputs[0]: n for n in nodes[:-1]}
     writer.check(root)
     out = root.outputs[0]
-    if root.op_type == "Concat" and root.attributes["axis"].as_int() % len(out.shape or ()) != 1:
-        raise Decline("Concat of another axis than the channels")
+    if root.op_type == "Concat":
+        rank = 0 if out.shape is None else len(out.shape)
+        if not rank or root.attributes["axis"].as_int() % rank != 1:
+            raise Decline("Concat of another axis than the channels, or of an unknown rank")
     operands = []
     for number, value in enumerate(root.inputs[:1] if root.op_type == "Resize" else root.inputs):
         if value is None:
