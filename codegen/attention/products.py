@@ -103,7 +103,7 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
     with e.loop("g", t.Div(t.Add(rows, e.i64(group - 1)), e.i64(group))) as g:
         weights = e.share(t.Add(t.Mul(g, e.i64(group * tile.pitch)), e.i64(block)))
         top = e.share(t.Add(t.Mul(g, e.i64(group * tile.width_pitch)), e.i64(out)))
-        for chunk in _chunks(space.width, tile.lanes):
+        for chunk in chunks(space.width, tile.lanes):
             places = [(r, first, width) for r in range(group) for first, width in chunk]
             sums = [[e.local("acc", "float32", width) for _, _, width in places] for _ in range(keys)]
             for part in sums:
@@ -137,7 +137,7 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
                 e.write(memory, at, e.math.add(e.read(memory, "float32", at, width), total), width)
 
 
-def _chunks(width: int, lanes: int) -> list[list[tuple[int, int]]]:
+def chunks(width: int, lanes: int) -> list[list[tuple[int, int]]]:
     """(first, lanes) of the vectors of a row of values, up to four of them at a time."""
     vectors: list[tuple[int, int]] = []
     done = 0
