@@ -22,6 +22,7 @@ from tilegraph.rewrites.attention.find import Core
 from tilegraph.rewrites.attention.operators import owner_of
 from tilegraph.spec.dims import Dim
 
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MASK_NODES = 48
 _MASK_COST = 24  # vector instructions for each vector of scores that computing a mask may take
 
@@ -116,10 +117,10 @@ class Extender:
         return found
 
     def _chain(self, value: ir.Value) -> Iterator[ir.Node]:
-        """The views and the scales by a constant that make `value`, nearest first."""
+        """The views, scales by a constant and casts from 16 bits that make `value`, nearest first."""
         node = value.producer()
         while node is not None and self.free(node) and node in self.view.order:
-            if kind_of(node) == "view" and node.op_type not in ("Concat", "Split"):
+            if (kind_of(node) == "view" and node.op_type not in ("Concat", "Split")) or _widens(node):
                 source = node.inputs[0]
             elif node.op_type in ("Mul", "Div") and len(node.inputs) == 2:
                 source = next((v for v, other in (node.inputs, node.inputs[::-1])
@@ -157,19 +158,22 @@ class Extender:
                 nodes.add(producer)
                 stack.extend(v for v in producer.inputs if v is not None)
         small = all(constant_of(leaf) is not None or _elements(leaf) * 8 <= _elements(value) for leaf in leaves)
-        return frozenset(nodes) if small or all(kind_of(n) == "view" for n in nodes) else frozenset()
+        moved = all(kind_of(n) == "view" or _widens(n) for n in nodes)
+        return frozenset(nodes) if small or moved else frozenset()
 
     # -- downwards --------------------------------------------------------------------------------------------
     def _follow(self, best: Candidate) -> Candidate:
-        """Views of the result that nothing else reads: the kernel writes where they would have copied to."""
+        """Views of the result that nothing else reads, and its rounding to 16 bits: the kernel writes what they make.
+        """
         last, nodes = self.core.second, set(best.nodes)
         while True:
             users = self.view.users(last.outputs[0])
             if len(users) != 1 or last.outputs[0] in self.view.outputs or last.outputs[0] in self.pinned:
                 return best
             user = users[0]
-            if kind_of(user) != "view" or user.op_type not in ("Reshape", "Transpose", "Squeeze", "Unsqueeze") \
-                    or user.inputs[0] is not last.outputs[0] or not self.free(user):
+            rounds = user.op_type == "Cast" and user.outputs[0].dtype in _HALVES
+            if not (rounds or user.op_type in ("Reshape", "Transpose", "Squeeze", "Unsqueeze")) \
+                    or kind_of(user) is None or user.inputs[0] is not last.outputs[0] or not self.free(user):
                 return best
             nodes.add(user)
             last = user
@@ -178,6 +182,12 @@ class Extender:
             except Decline:
                 if user.op_type != "Transpose":  # a reshape after it may make the result contiguous again
                     return best
+
+
+def _widens(node: ir.Node) -> bool:
+    """Whether it is a cast of a 16-bit float to float32, which kernels read as they are stored."""
+    return node.op_type == "Cast" and node.inputs[0] is not None and node.inputs[0].dtype in _HALVES \
+        and node.outputs[0].dtype == ir.DataType.FLOAT
 
 
 def _is_scalar(value: ir.Value | None) -> bool:

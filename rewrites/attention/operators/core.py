@@ -47,6 +47,17 @@ def repeat_heads(b: Build, value: ir.Value, parts: tuple[Part, Part, Part, Part]
     return b.reshape(b.op("Expand", apart, b.vector(batch, groups, group, keys, depth)), batch, heads, keys, depth)
 
 
+def to_float(b: Build, value: ir.Value, like: ir.Value) -> ir.Value:
+    """`value`, of the dtype of `like`, as float32: what kernels compute in."""
+    return value if like.dtype == ir.DataType.FLOAT else b.op("Cast", value, to=ir.DataType.FLOAT)
+
+
+def from_float(b: Build, value: ir.Value, like: ir.Value) -> ir.Value:
+    """A float32 result rounded to the dtype of `like`."""
+    assert like.dtype is not None
+    return value if like.dtype == ir.DataType.FLOAT else b.op("Cast", value, to=like.dtype)
+
+
 @dataclass
 class Bias:
     """Terms that are added to the scores, as the operator adds them to each other; each has the dtype of the scores."""

@@ -2,8 +2,8 @@
 
 Taken apart: separate queries, keys and values [B, S, heads * D], keys and values that are split already (cross
 attention), the bias of the projection, key padding masks of 0 and 1 ([B, T] or [B, S, T]), a bias of the scores,
-unidirectional, past and present. Left whole: packed inputs, lengths as masks, shared buffers, beams, and scores as a
-result.
+unidirectional, past and present; float32, and float16 that is computed in float32 and rounded once. Left whole: packed
+inputs, lengths as masks, shared buffers, beams, and scores as a result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from tilegraph.ops.prims import Decline
 from tilegraph.rewrites.attention.operators.build import Build, Part
-from tilegraph.rewrites.attention.operators.core import merge_heads, split_heads, weighted
+from tilegraph.rewrites.attention.operators.core import from_float, merge_heads, split_heads, to_float, weighted
 
 _FLOAT = ir.DataType.FLOAT
 _LOWEST = float(np.finfo(np.float32).min)
@@ -26,8 +26,8 @@ def expand(b: Build) -> list[ir.Value | None]:
             raise Decline(f"{what} says that past and present share a buffer")
     if b.wants(3):
         raise Decline("something reads the scores (qk)")
-    if q0.dtype != _FLOAT:
-        raise Decline("attention kernels are float32")
+    if q0.dtype not in (_FLOAT, ir.DataType.FLOAT16):
+        raise Decline("attention kernels read float32 and float16")
     heads = int(b.attr("num_heads", 0))
     q, k, v = q0, k0, v0
     biases = b.input(3)
@@ -59,10 +59,13 @@ def expand(b: Build) -> list[ir.Value | None]:
     depth = _extent(b, q0, 2, "the queries") // heads
     if b.attr("unidirectional", 0) and (ready or not b.same(q0, 1, k0, 1)):
         raise Decline("unidirectional with keys that may be of another number than queries")
-    mask = padding_mask(b, b.input(4), keys, queries, past)
-    y = weighted(b, q, k, v, b.attr("scale", 0.0) or 1 / np.sqrt(np.float32(depth)), [mask, b.input(5)])
-    y = merge_heads(b, y, q0, heads, width)
-    return [y, k if b.wants(1) else None, v if b.wants(2) else None]
+    mask, bias = padding_mask(b, b.input(4), keys, queries, past), b.input(5)
+    present = (k, v)
+    q, k, v = (to_float(b, value, q0) for value in (q, k, v))
+    y = weighted(b, q, k, v, b.attr("scale", 0.0) or 1 / np.sqrt(np.float32(depth)),
+                 [mask, bias if bias is None else to_float(b, bias, bias)])
+    y = from_float(b, merge_heads(b, y, q0, heads, width), q0)
+    return [y, present[0] if b.wants(1) else None, present[1] if b.wants(2) else None]
 
 
 def _extent(b: Build, value: ir.Value, axis: int, what: str) -> int:

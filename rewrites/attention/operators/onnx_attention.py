@@ -1,8 +1,9 @@
 """ONNX's Attention, opsets 23 to 25, as the function body of its definition computes it.
 
 Taken apart: 3-D and 4-D inputs, grouped heads, float and bool masks (also shorter than the keys), causal and windowed,
-soft cap, past and present keys and values, lengths without padding. Left whole: dtypes other than float32, a softmax in
-another precision, and scores as a result (`qk_matmul_output`), which a fused kernel never holds.
+soft cap, past and present keys and values, lengths without padding; float32, and float16 that is computed in float32
+and rounded once. Left whole: other dtypes (ONNX Runtime cannot run bfloat16), a softmax in another precision, and
+scores as a result (`qk_matmul_output`), which a fused kernel never holds.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ from tilegraph.rewrites.attention.operators.core import (
     Bias,
     attend,
     distance_mask,
+    from_float,
     merge_heads,
     repeat_heads,
     root_of_scale,
     split_heads,
+    to_float,
 )
 
-_FLOAT = ir.DataType.FLOAT
+_FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 
 def expand(b: Build) -> list[ir.Value | None]:
     q0, k0, v0 = b.needed(0, "Q"), b.needed(1, "K"), b.needed(2, "V")
     for value, what in ((q0, "Q"), (k0, "K"), (v0, "V")):
-        if value.dtype != _FLOAT:
-            raise Decline(f"{what} is {_name(value.dtype)}: attention kernels are float32")
-    if b.attr("softmax_precision", _FLOAT.value) not in (0, _FLOAT.value):
+        if value.dtype not in (_FLOAT, _HALF):
+            raise Decline(f"{what} is {_name(value.dtype)}: attention kernels read float32 and float16")
+        if value.dtype != q0.dtype:
+            raise Decline(f"{what} is {_name(value.dtype)}, Q {_name(q0.dtype)}")
+    if b.attr("softmax_precision", _FLOAT.value) not in (0, _FLOAT.value, q0.dtype.value if q0.dtype else 0):
         raise Decline("the softmax is computed in another precision than float32")
     if b.wants(3):
         raise Decline("something reads the scores (qk_matmul_output)")
@@ -48,6 +53,7 @@ def expand(b: Build) -> list[ir.Value | None]:
         past = b.extent(past_k, 2)
         k, v = b.op("Concat", past_k, k, axis=2), b.op("Concat", past_v, v, axis=2)
     present = (k, v)
+    q, k, v = (to_float(b, value, q0) for value in (q, k, v))
     keys = b.plus(past, new)
     heads, groups = _count(b, q0, "q_num_heads"), _count(b, k0, "kv_num_heads")
     batch = b.extent(q0, 0)
@@ -62,7 +68,7 @@ def expand(b: Build) -> list[ir.Value | None]:
     y = attend(b, q, k, v, root, softcap=float(b.attr("softcap", 0.0)), bias=bias, guarded=not every_row_has_a_key)
     if b.rank(q0, "Q") == 3:
         y = merge_heads(b, y, q0, heads, width)
-    return [y, present[0] if b.wants(1) else None, present[1] if b.wants(2) else None]
+    return [from_float(b, y, q0), present[0] if b.wants(1) else None, present[1] if b.wants(2) else None]
 
 
 def _bias(b: Build, keys: Part, queries: Part, past: Part, lengths: ir.Value | None) -> ir.Value | None:
@@ -88,8 +94,8 @@ def _mask(b: Build, mask: ir.Value, keys: Part) -> ir.Value:
     rank = b.rank(mask, "attn_mask")
     if mask.dtype == ir.DataType.BOOL:
         value = b.op("Where", mask, b.scalar(0.0, _FLOAT), b.scalar(-INF, _FLOAT))
-    elif mask.dtype == _FLOAT:
-        value = mask
+    elif mask.dtype in (_FLOAT, _HALF):
+        value = to_float(b, mask, mask)
     else:
         raise Decline(f"attn_mask is {_name(mask.dtype)}")
     if rank == 0:

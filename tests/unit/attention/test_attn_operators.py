@@ -61,6 +61,18 @@ def test_symbolic_sizes_and_packed_heads() -> None:
     assert "Attention" in names(graph)
 
 
+def test_float16_is_read_and_written_by_the_kernel() -> None:
+    shapes = FOUR | {"pk": [1, 2, 5, 8], "pv": [1, 2, 5, 8], "m": [16, 21]}
+    node = attention(("q", "k", "v", "m", "pk", "pv"), ("o", "nk", "nv"))
+    graph, decisions = fused(model(node, shapes, ("o", "nk", "nv"), kind=TensorProto.FLOAT16))
+    assert [d.taken for d in decisions] == [True]
+    assert names(graph) == ["Attention"]
+    assert {v.dtype for v in graph.graph.outputs} == {ir.DataType.FLOAT16}
+    multi = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["o"], num_heads=2, domain="com.microsoft")
+    graph, decisions = fused(model(multi, {n: [1, 16, 16] for n in "qkv"}, kind=TensorProto.FLOAT16))
+    assert names(graph) == ["Attention"], decisions
+
+
 def test_past_and_present_are_kept() -> None:
     shapes = FOUR | {"pk": [1, 2, 5, 8], "pv": [1, 2, 5, 8]}
     node = attention(("q", "k", "v", "", "pk", "pv"), ("o", "nk", "nv"), is_causal=1)
@@ -82,7 +94,7 @@ def test_a_row_without_a_key_is_guarded_only_where_there_may_be_one() -> None:
 
 @pytest.mark.parametrize(("node", "shapes", "outputs", "kind", "reason"), [
     (attention(outputs=("o", "", "", "s")), FOUR, ("o", "s"), F, "something reads the scores"),
-    (attention(), FOUR, ("o",), TensorProto.FLOAT16, "Q is float16"),
+    (attention(), FOUR, ("o",), TensorProto.BFLOAT16, "Q is bfloat16"),
     (attention(softmax_precision=11), FOUR, ("o",), F, "another precision"),
     (attention(q_num_heads=3, kv_num_heads=3), {n: [1, 16, 16] for n in ("q", "k", "v")}, ("o",), F,
      "3 heads do not divide the width 16"),

@@ -20,7 +20,7 @@ from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.lower.reductions import axes_of, reduce_over
 from tilegraph.ops.lower.tables import Rule
 from tilegraph.ops.lower.views import transpose
-from tilegraph.ops.prims import Concat, Decline, Dot, Lowered, Prim, Reduce, View
+from tilegraph.ops.prims import Concat, Decline, Dot, Lowered, Point, Prim, Reduce, View
 from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Fold, Inst, Load, index_of, insts
 from tilegraph.spec.dims import Dim
@@ -104,9 +104,11 @@ class _Attention(Puller[AttentionSpace]):
         self.dots: list[tuple[Dot, tuple[Ix, ...]]] = []
         self.caches: dict[int, Cache] = {}  # by output
         prim, at = self.root, tuple(self.index)
-        while isinstance(prim, View):
-            at = prim.pull(at)
-            prim = prim.source
+        while isinstance(prim, View) or (isinstance(prim, Point) and prim.key == f"round[{self.stored[0]}]"):
+            if isinstance(prim, Point):  # as the store does
+                at, prim = project(at, prim.operands[0].shape), prim.operands[0]
+                continue
+            at, prim = prim.pull(at), prim.source
         if not isinstance(prim, Dot):
             raise Decline("something other than views follows the second matrix product")
         depth, width = prim.shape, _static(prim.shape[-1], "the width of the values")
