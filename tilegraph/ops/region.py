@@ -88,7 +88,7 @@ class _Region(Puller[Space]):
             if _more(Dim.product(prim.shape), Dim.product(self.outputs[self.main].shape)):
                 self.main = k
         super().__init__(self.outputs[self.main])
-        if small and not self.loops and self.index:  # a single element: a loop of one
+        if small and not self.loops and all(p.shape for p in self.outputs):  # a single element: a loop of one
             self.loops.append(Var("i0", Dim.of(1)))
             self.index[-1] = Ix.of(self.loops[0])
         self.cols: list[Var] | None = None

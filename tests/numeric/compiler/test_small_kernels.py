@@ -28,6 +28,14 @@ def test_a_step(batch: int) -> None:
     same(served(made, feeds), reference(model, feeds))
 
 
+def test_single_elements_of_rank_0_stay_with_onnx_runtime() -> None:
+    text = f"""(float[1,64] x) => (float[1,64] y, float[1] z, float t) {{ {W} last = Constant<value = int64[1] {{-1}}>()
+        y = MatMul(x, w) m = ReduceMean<keepdims=0>(y, last) z = Sigmoid(m) t = Squeeze(z) }}"""
+    model = proto(text, 18)
+    made = optimize(model)
+    same(served(made, {"x": normal(1, 64)}), reference(model, {"x": normal(1, 64)}))
+
+
 def test_copies_keep_every_bit() -> None:
     """NaN with a payload, infinities, minus zero and denormals."""
     text = f"""(float[2,1,64] s) => (float[1,64] t, float[1,64] y) {{ {W} first = Constant<value = int64 {{0}}>()
