@@ -40,6 +40,7 @@ class Builder:
         self.site = site
         self.before = before
         self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
 
     def add(self, op: str, inputs: Sequence[ir.Value], shape: Sequence[Any], like: ir.Value,
             **attributes: Any) -> ir.Value:
@@ -57,14 +58,21 @@ class Builder:
         return list(node.outputs)
 
     def ints(self, values: Sequence[int]) -> ir.Value:
-        name = self.site.names.value(f"{self.before.name}_list")
-        tensor = ir.tensor(np.array(values, np.int64), name=name)
-        value = ir.Value(name=name, shape=ir.Shape([len(values)]), type=ir.TensorType(ir.DataType.INT64),
-                         const_value=tensor)
-        self.site.graph.register_initializer(value)
+        return self._constant(np.array(values, np.int64), ir.DataType.INT64)
+
+    def scalar(self, number: float) -> ir.Value:
+        return self._constant(np.array(number, np.float32), ir.DataType.FLOAT)
+
+    def _constant(self, array: np.ndarray[Any, Any], dtype: ir.DataType) -> ir.Value:
+        name = self.site.names.value(f"{self.before.name}_constant")
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype),
+                         const_value=ir.tensor(array, name=name))
+        self.constants.append(value)
         return value
 
     def put(self) -> None:
+        for value in self.constants:
+            self.site.graph.register_initializer(value)
         self.site.graph.insert_before(self.before, self.nodes)
 
 

@@ -10,6 +10,7 @@ from tilegraph.diagnostics import Diagnostics
 from tilegraph.graph import all_graphs
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.attention.respell.biases import beside_views
+from tilegraph.rewrites.attention.respell.blocks import blocks_together
 from tilegraph.rewrites.attention.respell.contractions import sums_of_products
 from tilegraph.rewrites.attention.respell.edit import Site
 from tilegraph.rewrites.attention.respell.shared import side_by_side
@@ -19,7 +20,7 @@ from tilegraph.rewrites.normalise.edit import Names
 
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _LISTS = 13  # the opset from which sizes and axes of every operator are inputs
-_RULES = (sums_of_products, weights_first, side_by_side, beside_views)
+_RULES = (sums_of_products, blocks_together, weights_first, side_by_side, beside_views)
 
 
 def respell_winners(model: ir.Model, stage: str, context: PassContext,

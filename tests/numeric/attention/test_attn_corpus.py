@@ -11,7 +11,7 @@ import pytest
 import tilegraph
 from tilegraph.compiler import optimize
 
-# name: attentions in the source model
+# name: attentions in the source model; BigBird's first, second, last but one and last rows of blocks are others
 MODELS = {
     "albert-ts17-eager-static": 2, "custom_causal_tril_fill-dy18-dyn": 1, "custom_sdpa_causal-dy18-static": 1,
     "timesformer-ts17-eager-static": 4, "vit-ts14-sdpa-batch": 2,
@@ -20,7 +20,7 @@ MODELS = {
     "xlnet-ts14-eager-static-hf4": 2, "reformer-dy18-eager-static": 2, "gpt_bigcode-ts14-eager-dyn-hf4": 2,
     "jax_block_mha-jax21": 1, "diffllama-dy18-eager-static": 2, "unet-dy23-static": 2, "sam-ts14-eager-static-hf4": 9,
     "custom_struct_channel-dy18-static": 1, "keras_encoder-tf18": 2, "tf_bert_pad-tf17": 1,
-    "gpt2-ts14-eager-dyn-past-hf4": 2,
+    "gpt2-ts14-eager-dyn-past-hf4": 2, "bigbird-ts17-eager-static": 10, "deberta_v2-opt14-eager-dyn": 2,
 }
 
 

@@ -15,12 +15,15 @@ from tests.unit.attention.attn_support import fused
 N = helper.make_node
 SHAPES: dict[str, list[Any]] = {
     "q": [1, 2, 16, 8], "k": [1, 2, 8, 16], "v": [1, 2, 16, 8], "v2": [1, 2, 16, 8], "vt": [1, 2, 8, 16],
-    "kn": [1, 2, 16, 8], "rows": [1, 2, 16, 4, 1], "columns": [1, 2, 16, 1, 4], "row": [1, 2, 16, 4, 1]}
+    "kn": [1, 2, 16, 8], "rows": [1, 2, 16, 4, 1], "columns": [1, 2, 16, 1, 4], "row": [1, 2, 16, 4, 1],
+    "qb": [1, 2, 3, 8, 4], "kb": [1, 2, 3, 4, 16], "kc": [1, 2, 8, 4], "vb": [1, 2, 3, 16, 4], "vc": [1, 2, 8, 4],
+    "ma": [1, 1, 3, 8, 16]}
 SCORES, SOFT = N("MatMul", ["q", "k"], ["s"], name="first"), N("Softmax", ["s"], ["p"], axis=-1)
 CONSTS: dict[str, Any] = {
     "last": np.array([-1]), "four": np.array([-2]), "axis2": np.array([2]), "axis3": np.array([3]),
     "axis4": np.array([4]), "laid": np.array([1, 2, 16, 4, 4]), "flat": np.array([1, 2, 16, 16]),
-    "half": np.array([0.5], np.float32)}
+    "half": np.array([0.5], np.float32), "third": np.array([0.3], np.float32), "zero": np.array([0]),
+    "eight": np.array([8]), "far": np.array([1 << 40]), "four4": np.array([4])}
 
 
 def model(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str] = ("o",)) -> onnx.ModelProto:
@@ -45,7 +48,23 @@ LAID = [N("Reshape", ["s", "laid"], ["s5"]), N("Add", ["s5", "rows"], ["x1"]), N
         N("Reshape", ["x2", "flat"], ["x"]), N("Softmax", ["x"], ["p"], axis=-1)]
 OUT = N("MatMul", ["p", "v"], ["o"], name="last")
 
+
+
+def blocks(**changed: Any) -> list[onnx.NodeProto]:
+    """Two blocks of keys, one of them shared by all rows of blocks."""
+    given = {"factor": "half", "end": "eight", "equation": "bhlqd,bhkd->bhlqk", **changed}
+    return [
+        N("MatMul", ["qb", "kb"], ["sa0"]), N("Mul", ["sa0", "half"], ["sa1"]), N("Add", ["sa1", "ma"], ["sa"]),
+        N("Einsum", ["qb", "kc"], ["sb0"], equation=given["equation"]), N("Mul", [given["factor"], "sb0"], ["sb"]),
+        N("Concat", ["sb", "sa"], ["s"], axis=-1), N("Softmax", ["s"], ["p"], axis=-1),
+        N("Slice", ["p", "zero", given["end"], "last"], ["pb"]), N("Slice", ["p", "eight", "far", "last"], ["pa"]),
+        N("MatMul", ["pa", "vb"], ["oa"], name="a"),
+        N("Einsum", ["pb", "vc"], ["ob"], equation="bhlqk,bhkd->bhlqd", name="b"),
+        N("Add", ["oa", "ob"], ["o0"], name="total"), N("Mul", ["o0", "half"], ["o"])]
+
+
 CHANGED = {
+    "blocks": blocks(),
     "weights on the right": [SCORES, SOFT, N("Transpose", ["p"], ["pt"], perm=[0, 1, 3, 2]),
                              N("MatMul", ["vt", "pt"], ["o0"], name="last"), N("Mul", ["o0", "half"], ["o"])],
     "weights on the right of Einsum": [SCORES, SOFT, N("Einsum", ["v", "p"], ["o"], equation="bhje,bhij->bihe")],
@@ -78,6 +97,8 @@ def test_changed(name: str) -> None:
 
 
 STAY = {
+    "blocks with two scales": blocks(factor="third"),
+    "blocks that overlap": blocks(end="four4"),
     "no softmax": [*MULTIPLIED, N("Relu", ["s"], ["p"]), OUT],
     "values made of the other product": [SCORES, SOFT, N("MatMul", ["p", "v"], ["o1"], name="one"),
                                          N("MatMul", ["p", "o1"], ["o"], name="two")],

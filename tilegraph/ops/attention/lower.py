@@ -182,6 +182,8 @@ class _Attention(Puller[AttentionSpace]):
             parts.append(Part(along, start, self._inner(part, place, "parts of a concatenation")))
             start = start + along.extent
         load = Load(prim.dtype, -1 - output, self.stored[output], flat_address(at, prim.shape))
+        if load.address.coef(self.inner) != (1 if self.inner.extent != 1 else 0):
+            raise Decline("keys that are concatenated inside the attention lie transposed")
         self.caches[output] = Cache(load, self.inner, tuple(parts))
         return load
 
