@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -110,17 +111,16 @@ def _few(candidate: Candidate, rows: int, model: CostModel) -> AttentionCost:
     elements = float(batch * rows * keys)
     read = 4.0 * batch * keys * (space.depth + space.width)
     products = max(read * _READ_NS / 1e3, flops / _FLOPS_PER_US)
-    around = _around_us(candidate, model) if space.has_few else 0.0
+    around = _around_us(candidate, model, set(candidate.caches)) if space.has_few else 0.0
     runtime = around + _products_us(candidate, products, elements, model)
     kernel = _NODE_US + max(read / group * _KERNEL_READ_NS / 1e3, 2 * flops / _KERNEL_FLOPS_PER_US)
     kernel += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * _modifier(space)) / 1e3
     join = read / group * _JOIN_NS / 1e3
-    if candidate.caches:
-        kernel += join
-        if candidate.owner is not None or not space.has_few:  # else the Concat is one of the nodes around
-            runtime += join
-    elif candidate.owner is not None and any(_is_joined(v, candidate) for _, v in candidate.lowered.inputs):
-        kernel += join
+    made = len(candidate.caches) / 2  # of keys and values; a Concat in ONNX Runtime, or in its operator, costs as much
+    kernel += made * join
+    runtime += made * join
+    if candidate.owner is not None and any(_is_joined(v, candidate) for _, v in candidate.lowered.inputs):
+        kernel += (1 - made) * join
     return AttentionCost(runtime, kernel)
 
 
@@ -135,10 +135,11 @@ def _modifier(space: AttentionSpace) -> int:
     return sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply))
 
 
-def _around_us(candidate: Candidate, model: CostModel) -> float:
+def _around_us(candidate: Candidate, model: CostModel, without: Set[ir.Node] = frozenset()) -> float:
     """What ONNX Runtime takes for the nodes besides the products; those of an operator are part of it."""
     return sum(_runtime_us(node, model) for node in candidate.nodes
-               if node not in candidate.clones and not is_product(node) and owner_of(node) is None)
+               if node not in candidate.clones and node not in without and not is_product(node)
+               and owner_of(node) is None)
 
 
 def _products_us(candidate: Candidate, products: float, elements: float, model: CostModel) -> float:

@@ -43,3 +43,16 @@ def test_an_extent_that_no_input_has_by_itself_stays() -> None:
     run(ShapeSources(), prepared("""g (float[B, S] x) => (int64 t) {
         at = Constant <value = int64 {0}> ()
         y = Concat <axis = 0> (x, x)  s = Shape(y)  t = Gather <axis = 0> (s, at) }"""), modified=False)
+
+
+def test_a_sum_of_extents_is_added_up() -> None:
+    """The length of a key cache with the new keys in it."""
+    text = """g (float[B, P] past, float[B, S] new) => (int64%s t, float[B, T] y) {
+        at = Constant <value = int64%s {1}> ()
+        k = Concat <axis = 1> (past, new)  y = Neg(k)  s = Shape(y)  t = Gather <axis = 0> (s, at) }"""
+    feeds = {"past": np.ones((3, 4), np.float32), "new": np.ones((3, 5), np.float32)}
+    for form in ("", "[1]"):
+        model = run(ShapeSources(), prepared(text % (form, form)), modified=True, feeds=feeds)
+        shapes = [n.inputs[0] for n in model.graph if n.op_type == "Shape"]
+        assert set(shapes) >= set(model.graph.inputs)
+        assert next(o for o in model.graph.outputs if o.name == "t").producer().op_type == "Add"  # type: ignore[union-attr]
