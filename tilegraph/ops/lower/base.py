@@ -39,8 +39,8 @@ class NodeContext:
 
     def attr(self, name: str, default: Any = None) -> Any:
         found = self.node.attributes.get(name)
-        if found is None:
-            return default
+        if found is None:  # attributes are float32, their defaults too
+            return float(np.float32(default)) if isinstance(default, float) else default
         return list(found.value) if found.type.name.endswith("S") else found.value
 
     def attrs(self) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Activation functions. Attribute defaults are those of ONNX; special values those of ONNX Runtime."""
+"""Activation functions. Attribute defaults are those of ONNX, as the float32 that they are for float64 operands too;
+special values those of ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def relu(m: Math[V], x: V) -> V:
 
 def _leaky_relu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     x = m.share(args[0])
-    return m.select(m.lt(x, like(m, x, 0.0)), m.mul(x, like(m, x, attrs.get("alpha", 0.01))), x)
+    return m.select(m.lt(x, like(m, x, 0.0)), m.mul(x, like(m, x, attrs.get("alpha", 0.009999999776482582))), x)
 
 
 def _prelu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
@@ -60,7 +62,7 @@ def _selu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
 
 def _hard_sigmoid(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
     x = args[0]
-    line = m.add(m.mul(x, like(m, x, attrs.get("alpha", 0.2))), like(m, x, attrs.get("beta", 0.5)))
+    line = m.add(m.mul(x, like(m, x, attrs.get("alpha", 0.20000000298023224))), like(m, x, attrs.get("beta", 0.5)))
     return at_least(m, at_most(m, line, 1.0), 0.0)
 
 

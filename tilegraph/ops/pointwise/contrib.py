@@ -27,7 +27,7 @@ def _fast_gelu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> A
 
 
 def _quick_gelu(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    return swish(m, args[0], float(attrs.get("alpha", 1.702)))
+    return swish(m, args[0], float(attrs.get("alpha", 1.7020000219345093)))
 
 
 OPS = (
