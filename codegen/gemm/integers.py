@@ -50,7 +50,8 @@ class _Integers(ConvertedRows):
         self.bytes = self.e.flat("bytes", "uint8")
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
-        filters = ((self.space.right_slot, Filters("quads", self.tile.panel, self.space.n)),)
+        kind = "rowquads" if self.space.transposed else "quads"
+        filters = ((self.space.right_slot, Filters(kind, self.tile.panel, self.space.n)),)
         return self.e.finish(name, [*memory, self.left, self.bytes], extent=extent, align=1, scratch=self.scratch,
                              grain=grain, filters=filters, features=self.dots.features)
 

@@ -7,7 +7,7 @@ body, where codegen reads them; other constants and all computed values are inpu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -132,6 +132,17 @@ def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node], o
     _take_over(graph, outputs, call)
     graph.remove(own, safe=True)
     return call
+
+
+def drop_unread(graph: ir.Graph, candidates: Iterable[ir.Node]) -> None:
+    """Removes those of `candidates` that nothing reads, such as nodes of which every reader took a copy."""
+    while True:
+        unread = [node for node in dict.fromkeys(candidates) if node.graph is graph
+                  and not any(v.uses() or v.is_graph_output() for v in node.outputs)]
+        if not unread:
+            return
+        for node in unread:
+            graph.remove(node, safe=True)
 
 
 def _call_name(nodes: Sequence[ir.Node], kind: str) -> str:

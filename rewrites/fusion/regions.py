@@ -16,7 +16,7 @@ from tilegraph.graph import GraphView, Reach, bodies
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
-from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
 from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.legal import Candidate, price
 from tilegraph.rewrites.fusion.verdicts import Verdicts
@@ -48,7 +48,7 @@ class RegionFusion(CompositePass):
                                          ops=[n.op_type for n in candidate.nodes])
                 modified = True
             if regions:
-                _drop_unread(graph, [*(node for candidate in regions for node in candidate.clones), *calls])
+                drop_unread(graph, [*(node for candidate in regions for node in candidate.clones), *calls])
                 graph.sort()
         return modified
 
@@ -105,17 +105,6 @@ def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
         if domain_of(node) == "" and node.op_type in _CONTROL_FLOW:
             for body in bodies(node):
                 yield from _graphs(body)
-
-
-def _drop_unread(graph: ir.Graph, candidates: list[ir.Node]) -> None:
-    """Removes views of which every reader took a copy, and regions that only such views read."""
-    while True:
-        unread = [node for node in dict.fromkeys(candidates) if node.graph is graph
-                  and not any(v.uses() or v.is_graph_output() for v in node.outputs)]
-        if not unread:
-            return
-        for node in unread:
-            graph.remove(node, safe=True)
 
 
 def _shown(node: ir.Node) -> str:

@@ -13,15 +13,18 @@ from tilegraph.graph import GraphView
 from tilegraph.ops.gemm import PRODUCTS, GemmSpace, lower_gemm, plan_gemm
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.rewrites.fusion.epilogue import between, followers
-from tilegraph.rewrites.gemm.stored import VIEWS, matrix_nodes
+from tilegraph.rewrites.fusion.epilogue import between, followers, read_outside
+from tilegraph.rewrites.gemm.stored import VIEWS, beside_nodes, integer_rows, matrix_nodes
 
 _MAX_NODES = 40
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal composite: its nodes in order, the product among them, and the matrix that it reads packed."""
+    """A legal composite: its nodes in order, the product among them, and the matrix that it reads packed.
+
+    `clones`: those of its nodes that others read too; copies of them join it.
+    """
 
     product: ir.Node
     nodes: tuple[ir.Node, ...]
@@ -29,6 +32,7 @@ class Candidate:
     lowered: Lowered
     space: GemmSpace
     matrix: ir.Value
+    clones: frozenset[ir.Node] = frozenset()
 
 
 def is_product(node: ir.Node) -> bool:
@@ -41,29 +45,41 @@ def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Cal
     Nodes between the product and the end are read by nothing else, so the composite is convex, and as results leave it
     only at its end, no set of them can depend on one another in a circle.
     """
-    matrix = matrix_nodes(product, view, free)
-    best = _examine(product, (*matrix, product), opsets)
+    before = (*matrix_nodes(product, view, free), *integer_rows(product, free))
+
+    def examine(nodes: tuple[ir.Node, ...]) -> Candidate:
+        """With what is small beside them, or without."""
+        if beside := beside_nodes((*before, *nodes), free):
+            try:
+                return _examine(product, (*before, *beside, *nodes), view, opsets)
+            except Decline:
+                pass
+        return _examine(product, (*before, *nodes), view, opsets)
+
+    best = examine((product,))
     ends = followers(product, view, partial(_follows, free), _MAX_NODES)
     for count in range(1, len(ends) + 1):
         nodes = between(product, ends[count - 1], ends, view)
         if nodes is None:
             continue
         try:
-            best = _examine(product, (*matrix, *nodes), opsets)
+            best = examine(nodes)
         except Decline:
             continue
     return best
 
 
-def _examine(product: ir.Node, nodes: tuple[ir.Node, ...], opsets: Mapping[str, int]) -> Candidate:
-    output = nodes[-1].outputs[0]
+def _examine(product: ir.Node, members: tuple[ir.Node, ...], view: GraphView, opsets: Mapping[str, int]) -> Candidate:
+    nodes = tuple(sorted(members, key=view.order.__getitem__))
+    output = members[-1].outputs[0]
     lowered = lower_gemm(nodes, [output], opsets)
     space = plan_gemm(lowered)
     matrix: ir.Value = dict(lowered.inputs)[space.right_slot]
     packed = [value for slot, value in lowered.inputs if slot in space.constant_slots]
     if any(not v.is_initializer() or v.is_graph_input() or v.const_value is None for v in packed):
         raise Decline("the matrix is not constant")
-    return Candidate(product, nodes, output, lowered, space, matrix)
+    clones = frozenset(n for n in nodes if n.outputs[0] is not output and read_outside(n, set(nodes), view))
+    return Candidate(product, nodes, output, lowered, space, matrix, clones)
 
 
 def _follows(free: Callable[[ir.Node], bool], node: ir.Node) -> bool:

@@ -11,13 +11,15 @@ ONNX Runtime does as fast (small matrices).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView, all_graphs
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
-from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
 from tilegraph.rewrites.gemm.find import Candidate, find, is_product, readers_outside
 from tilegraph.rewrites.gemm.price import check_price
 from tilegraph.rewrites.gemm.rounding import rounded_nodes
@@ -44,13 +46,14 @@ class GemmFusion(CompositePass):
         kept = self._unshared(found, context)
         for graph, candidate in kept:
             nodes = rounded_nodes(candidate, self.precision)
-            call = make_composite(model, graph, nodes, [candidate.output], kind="Gemm")
+            call = make_composite(model, graph, nodes, [candidate.output], candidate.clones, kind="Gemm")
             context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                      op=call.op_type, nodes=[n.name for n in candidate.nodes],
                                      rows=str(candidate.space.m), depth=candidate.space.depth,
                                      columns=candidate.space.n,
                                      precision=self.precision if nodes is not candidate.nodes else "float32")
         for graph in dict.fromkeys(graph for graph, _ in kept):
+            drop_unread(graph, [n for where, candidate in kept if where is graph for n in candidate.clones])
             graph.sort()
         return bool(kept)
 
@@ -69,7 +72,7 @@ class GemmFusion(CompositePass):
             except Decline as reason:
                 _refuse(context, node, reason.reason)
                 continue
-            taken.update(candidate.nodes)
+            taken.update(n for n in candidate.nodes if n not in candidate.clones)
             found.append(candidate)
         return found
 
@@ -79,7 +82,7 @@ class GemmFusion(CompositePass):
 
         Embeddings tied to the last product are the exception: ONNX Runtime, too, keeps a second copy for the product.
         """
-        taken = {node for _, candidate in found for node in candidate.nodes}
+        taken = _gone([candidate for _, candidate in found])
         kept: list[tuple[ir.Graph, Candidate]] = []
         for graph, candidate in found:
             reader = next((r for r in readers_outside(candidate.matrix, taken) if not _looks_up(r)), None)
@@ -95,6 +98,18 @@ class GemmFusion(CompositePass):
             else:
                 kept.append((graph, candidate))
         return kept
+
+
+def _gone(candidates: Sequence[Candidate]) -> set[ir.Node]:
+    """The nodes that leave the graph with the candidates: clones do where only candidates read them."""
+    clones = {node for candidate in candidates for node in candidate.clones}
+    gone = {node for candidate in candidates for node in candidate.nodes}
+    while True:
+        kept = {n for n in clones & gone if any(v.is_graph_output() or any(user not in gone for user, _ in v.uses())
+                                                for v in n.outputs)}
+        if not kept:
+            return gone
+        gone -= kept
 
 
 def _looks_up(node: ir.Node) -> bool:

@@ -17,7 +17,8 @@ PRECISIONS = ("float32", *_DTYPES)
 def rounded_nodes(candidate: Candidate, precision: str) -> tuple[ir.Node, ...]:
     """The candidate's nodes with Casts before the product, which are put into its graph; as they are for float32
     and for matrices that the kernel computes from integers."""
-    if precision not in _DTYPES or candidate.space.matrix is not None:
+    if precision not in _DTYPES or candidate.space.matrix is not None \
+            or candidate.space.quantized is not None:
         return candidate.nodes
     product = candidate.product
     casts: list[ir.Node] = []

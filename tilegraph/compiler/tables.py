@@ -11,13 +11,13 @@ import onnx_ir as ir
 from tilegraph.spec.filters import Filters
 
 Array = np.ndarray[Any, Any]
-TABLES = frozenset({"columns", "rows", "columns4", "rows4", "quads", "bits4", "bits8", "zeros4"})
+TABLES = frozenset({"columns", "rows", "columns4", "rows4", "quads", "rowquads", "bits4", "bits8", "zeros4"})
 
 
 def table_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
     """The shape of what `pack_table` makes of a constant of `shape`."""
     panels, depth = -(-how.block // how.panel), math.prod(shape) // how.block
-    if how.kind == "quads":
+    if how.kind in ("quads", "rowquads"):
         return panels, -(-depth // 4) + 1, how.panel, 4
     if how.kind in ("bits4", "bits8"):
         return panels, depth // 4, how.panel, 4
@@ -30,19 +30,26 @@ def table_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
 
 def table_dtype(value: ir.Value, how: Filters) -> ir.DataType | None:
     """The dtype of what `pack_table` makes of `value`; None for its own."""
-    return {"quads": ir.DataType.INT8, "columns4": ir.DataType.UINT8, "rows4": ir.DataType.UINT8}.get(how.kind)
+    if how.kind in ("quads", "rowquads"):
+        return ir.DataType.INT8
+    return ir.DataType.UINT8 if how.kind in ("columns4", "rows4") else None
 
 
 def pack_table(array: Array, how: Filters) -> Array:
     """A constant with `how.block` columns as panels of `how.panel` columns, the last one filled up with zeros."""
-    if how.kind == "quads":
-        return _quads(array.reshape(-1, how.block), how.panel)
+    if how.kind in ("quads", "rowquads"):
+        return _quads(_rows(array, how), how.panel)
     if how.kind in ("bits4", "bits8"):
         return _weights(array.reshape(how.block, -1), how.panel, how.kind == "bits4")
     if how.kind == "zeros4":
         return _panels(nibbles(array.reshape(how.block, -1)).T, how.panel)
-    rows = array.reshape(-1, how.block) if how.kind.startswith("columns") else array.reshape(how.block, -1).T
+    rows = _rows(array, how)
     return _panels(_pairs(rows) if how.kind.endswith("4") else rows, how.panel)
+
+
+def _rows(array: Array, how: Filters) -> Array:
+    return array.reshape(how.block, -1).T if how.kind.startswith("rows") or how.kind == "rowquads" else \
+        array.reshape(-1, how.block)
 
 
 def _pairs(rows: Array) -> Array:

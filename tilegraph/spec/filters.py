@@ -13,6 +13,7 @@ class Filters:
 
     direct: [K/panel][C/block][column][row][channel of the block][filter of the panel]
     transposed: the same of weights [C, K, (rows,) columns], one row and column, and K counted by row, column, block
+    narrow: as transposed, with K counted by filter, row, column
     taps: [K/panel][row][column][filter of the panel], for C = 1
     winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
     bias: [K/panel][filter of the panel]
@@ -21,7 +22,7 @@ class Filters:
     [block/panel][row][column of the panel]; of 4-bit integers ("columns4", "rows4") bytes of two rows, the even one in
     the low half
 
-    Of 8-bit integers [rows, block] ("quads"), as int8: [block/panel][row/4][column of the panel][4], and behind each
+    Of 8-bit integers [rows, block] ("quads") or [block, rows] ("rowquads"), as int8: [block/panel][row/4][column of the panel][4], and behind each
     panel the sums of its columns, int32
 
     Of the bytes of MatMulNBits: weights ("bits4", "bits8") as [block/panel][word][column of the panel][4], a word 4

@@ -41,9 +41,10 @@ def test_taken(body: str, nodes: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [
-    (f"(float[B,64] x) => (float[B,64] y, float[64,64] w) {{ {DEQUANTIZE} y = MatMul(x, w) }}", "not constant"),
+    (f"(float[B,64] x) => (float[B,64] y, float[64,64] w) {{ {DEQUANTIZE} y = MatMul(x, w) }}",
+     "also read by DequantizeLinear"),
     (f"(float[B,64] x) => (float[B,64] y, float[64,64] z) {{ {DEQUANTIZE} y = MatMul(x, w) z = Relu(w) }}",
-     "not constant"),
+     "also read by DequantizeLinear"),
     (f"(float[B,64] x, float[64] g) => (float[B,64] y) {{ {Q} f = Cast<to=1>(q) w = Mul(f, g) y = MatMul(x, w) }}",
      "not constant"),
     (f"(float[B,64] x) => (float[B,64] y, int8[64,64] z) {{ {DEQUANTIZE} y = MatMul(x, w) z = Neg(q) }}",
@@ -66,8 +67,39 @@ def test_equal_layers_share_a_body() -> None:
     assert bodies == ["DequantizeLinear MatMul"]
 
 
-def test_two_products_of_one_computed_matrix_are_left() -> None:
-    _, bodies, reasons = fused(f"(float[B,64] x) => (float[B,64] y) {{ {DEQUANTIZE} t = MatMul(x, w) "
-                               "y = MatMul(t, w) }")
-    assert not bodies
-    assert set(reasons) == {"the matrix is not constant"}
+def test_two_products_of_one_computed_matrix() -> None:
+    graph, bodies, reasons = fused(f"(float[B,64] x) => (float[B,64] y) {{ {DEQUANTIZE} t = MatMul(x, w) "
+                                   "y = MatMul(t, w) }")
+    assert bodies == ["DequantizeLinear MatMul"]
+    assert not reasons
+    assert [n.op_type[:4] for n in graph.graph] == ["Gemm", "Gemm"]
+
+
+ROWS = f"{DEQUANTIZE} a = Constant<value = float {{0.02}}>() p = Constant<value = uint8 {{120}}>() "
+
+
+@pytest.mark.parametrize(("body", "nodes", "left"), [
+    (f"{ROWS} d = DequantizeLinear(x, a, p) y = MatMul(d, w)", "DequantizeLinear DequantizeLinear MatMul", 1),
+    (f"{ROWS} v = DequantizeLinear<axis=0>(q, s) d = DequantizeLinear(x, a, p) y = Gemm<transB=1>(d, v)",
+     "DequantizeLinear DequantizeLinear Gemm", 1),
+    (f"{ROWS} v = DequantizeLinear(q, a) d = DequantizeLinear(x, a, p) t = MatMul(d, w) u = MatMul(d, v) "
+     "e = Softmax(t) g = Softmax(u) y = Add(e, g)", "DequantizeLinear DequantizeLinear MatMul", 2),
+    (f"{ROWS} c = Constant<value = int32[64] {{{', '.join(map(str, range(64)))}}}>() b = DequantizeLinear(c, a) "
+     "d = DequantizeLinear(x, a, p) y = Gemm(d, w, b)", "DequantizeLinear DequantizeLinear DequantizeLinear Gemm", 1),
+    (f"{Q} {S} i = MatMulInteger(x, q, z) f = Cast<to=1>(i) r = Mul(k, s) y = Mul(f, r)",
+     "MatMulInteger Cast Mul Mul", 1),
+])
+def test_integers(body: str, nodes: str, left: int) -> None:
+    """The dequantized rows are copied for each product that reads them; scales and biases that are small join it."""
+    graph, bodies, reasons = fused(f"(uint8[B,64] x, uint8 z, float k) => (float[B,64] y) {{ {body} }}")
+    assert sorted(bodies[0].split()) == sorted(nodes.split())
+    assert not reasons
+    assert sum(n.op_type.startswith("Gemm_") for n in graph.graph) == left
+    assert not {"DequantizeLinear", "MatMul"} & {n.op_type for n in graph.graph}
+
+
+def test_integer_rows_that_others_read_stay() -> None:
+    graph, bodies, _ = fused(f"(uint8[B,64] x) => (float[B,64] y, float[B,64] e) {{ {ROWS} "
+                             "d = DequantizeLinear(x, a, p) y = MatMul(d, w) e = Exp(d) }")
+    assert bodies == ["DequantizeLinear DequantizeLinear MatMul"]
+    assert sorted(n.op_type.partition("_")[0] for n in graph.graph) == ["DequantizeLinear", "Exp", "Gemm"]

@@ -20,8 +20,11 @@ from tilegraph.ops.gemm.operands import operands
 from tilegraph.ops.gemm.quantized import (
     BlockDot,
     IntegerDot,
+    integer_product,
     lower_matmul_integer,
     lower_matmul_nbits,
+    lower_matmul_to_float,
+    lower_qlinear_matmul,
     plan_blocks,
     plan_integers,
 )
@@ -46,8 +49,13 @@ def _matmul(c: NodeContext) -> list[Prim]:
     return [_dot(c, *operands(c))]
 
 
-def _dot(c: NodeContext, left: Prim, right: Prim, rounded: str) -> Dot:
-    """A left operand of rank 1 is one row, whose dim the result lacks; leading dims of 1 of the matrix vanish."""
+def _dot(c: NodeContext, left: Prim, right: Prim, rounded: str) -> Prim:
+    """A left operand of rank 1 is one row, whose dim the result lacks; leading dims of 1 of the matrix vanish.
+
+    Where both operands are integers with scales, the product is one of integers.
+    """
+    if (integers := integer_product(left, right)) is not None:
+        return integers
     if not left.shape or len(right.shape) < 2:
         raise c.decline("a product with a vector on the right: one column only streams the left operand")
     while len(right.shape) > 2 and right.shape[0] == 1 and len(left.shape) >= len(right.shape):
@@ -82,7 +90,9 @@ def _scaled(prim: Prim, factor: float) -> Prim:
 
 PRODUCTS: dict[tuple[str, str], Rule] = {
     ("", "MatMul"): _matmul, ("", "Gemm"): _gemm, ("", "Einsum"): lower_einsum,
-    ("", "MatMulInteger"): lower_matmul_integer, ("com.microsoft", "MatMulNBits"): lower_matmul_nbits}
+    ("", "MatMulInteger"): lower_matmul_integer, ("", "QLinearMatMul"): lower_qlinear_matmul,
+    ("com.microsoft", "MatMulIntegerToFloat"): lower_matmul_to_float,
+    ("com.microsoft", "MatMulNBits"): lower_matmul_nbits}
 _RULES: dict[tuple[str, str], Rule] = {**PRODUCTS, ("", "DequantizeLinear"): lower_quantize}  # of 4 bits, too
 
 
@@ -151,8 +161,9 @@ class _Product(Puller[GemmSpace]):
     def _right(self, dot: _Dot, left: Load, column: Ix) -> _Right:
         """`column`: where in the matrix the element of the result comes from."""
         if isinstance(dot, IntegerDot):
-            integers, slot = plan_integers(dot, left, lambda zero: self.pull(zero, project((column,), zero.shape)))
-            return _Right(slot, quantized=integers)
+            integers, slot, turned = plan_integers(
+                dot, left, lambda zero: self.pull(zero, project((column,), zero.shape)))
+            return _Right(slot, turned, quantized=integers)
         if isinstance(dot, BlockDot):
             blocks, slot = plan_blocks(dot)
             return _Right(slot, quantized=blocks)

@@ -15,13 +15,14 @@ from typing import Any
 from tilegraph.ops.dtypes import NARROW
 from tilegraph.ops.gemm.space import Blocks, Integers
 from tilegraph.ops.index import Ix
-from tilegraph.ops.lower.base import NodeContext, point, scalar, view
-from tilegraph.ops.lower.views import reshape
-from tilegraph.ops.prims import Decline, Dot, Input, Point, Position, Prim
+from tilegraph.ops.lower.base import NodeContext, point, quotient, scalar, view
+from tilegraph.ops.lower.views import reshape, transpose
+from tilegraph.ops.prims import Decline, Dot, Input, Point, Position, Prim, View
 from tilegraph.ops.space import Inst, Literal, Load
 from tilegraph.spec.dims import Dim, Shape
 
 _INT8_LEVEL = 4
+_MOST_SUMMED = (1 << 31) // (255 * 255)  # products that int32 holds for certain
 _LEAST_BLOCK, _LARGEST_BLOCK = 16, 256  # the sum of a block of int8 fits 16 bits
 
 
@@ -69,7 +70,81 @@ class BlockDot(Prim):
 
 
 def lower_matmul_integer(c: NodeContext) -> list[Prim]:
-    left, right = c.arg(0), c.arg(1)
+    return [_integer_dot(c, c.arg(0), c.arg(1), _present(c, 2), _present(c, 3))]
+
+
+def lower_matmul_to_float(c: NodeContext) -> list[Prim]:
+    """MatMulIntegerToFloat: A, B, scale of A, scales of B, their zero points, bias."""
+    dot = _integer_dot(c, c.arg(0), c.arg(1), _present(c, 4), _present(c, 5))
+    made = _scaled(dot, _scales(c, c.arg(2), c.arg(3), dot))
+    bias = _present(c, 6)
+    return [made if bias is None else point("Add", [made, bias], "float32")]
+
+
+def lower_qlinear_matmul(c: NodeContext) -> list[Prim]:
+    """QLinearMatMul in ONNX Runtime's order of operations: times (scale of A * scale of B) / scale of Y, rounded half
+    to even, plus the zero point, saturated."""
+    dot = _integer_dot(c, c.arg(0), c.arg(3), c.arg(2), c.arg(5))
+    scale, zero = c.arg(6), c.arg(7)
+    if any(d != 1 for d in (*scale.shape, *zero.shape)):
+        raise c.decline("a scale of the result for each row")
+    factor = quotient(_scales(c, c.arg(1), c.arg(4), dot), reshape(scale, ()))
+    value = _scaled(dot, factor)
+    return [point("QuantizeLinear", [value, scalar(1.0, "float32"), reshape(zero, ())], zero.dtype)]
+
+
+def integer_product(left: Prim, right: Prim) -> Prim | None:
+    """The product of two DequantizeLinear as one of integers, scaled; None where it is none that kernels sum exactly.
+
+    left: [.., K] with one scale; right: [K, N], or a transpose of it, with one or one for each column.
+    """
+    turned = isinstance(right, View) and right.key == "transpose[1, 0]"
+    other = right.source if isinstance(right, View) and turned else right
+    parts = [p.operands for p in (left, other) if isinstance(p, Point) and p.key.startswith("DequantizeLinear<")]
+    if len(parts) < 2 or len(right.shape) != 2 or not left.shape or left.shape[-1] != right.shape[0]:
+        return None
+    depth = right.shape[0].as_int()
+    (x, scale, *zero), (w, scales, *zeros) = parts
+    if depth is None or depth >= _MOST_SUMMED or {x.dtype, w.dtype} - {"int8", "uint8"} or scale.shape:
+        return None
+    if scale.dtype != "float32" or scales.dtype != "float32":
+        return None
+    if turned:
+        w, scales, zeros = (transpose(w, [1, 0]), *_turned([scales]), _turned(zeros))
+    if any(p.shape not in ((), (Dim.of(1), right.shape[1])) for p in (scales, *zeros)):
+        return None
+    columns = right.shape[1:]
+    dot = IntegerDot((*left.shape[:-1], *columns), "int32", left=x, right=w, left_zero=zero[0] if zero else None,
+                     right_zero=_row(zeros[0], columns) if zeros else None)
+    return _scaled(dot, point("Mul", [scale, _row(scales, columns)], "float32"))
+
+
+def _turned(prims: list[Prim]) -> list[Prim]:
+    return [transpose(p, [1, 0]) if len(p.shape) == 2 else p for p in prims]
+
+
+def _row(prim: Prim, columns: Shape) -> Prim:
+    """[1, N] as [N]."""
+    return view(prim, columns, lambda ix: (Ix(), ix[0]), "row") if prim.shape else prim
+
+
+def _scaled(dot: Prim, scale: Prim) -> Prim:
+    return point("Mul", [_to_float(dot), scale], "float32")
+
+
+def _scales(c: NodeContext, left: Prim, right: Prim, dot: Prim) -> Prim:
+    """The product of the scale of the rows and of those of the matrix, [] or [N]."""
+    if any(d != 1 for d in left.shape) or any(p.dtype != "float32" for p in (left, right)):
+        raise c.decline(f"scales of shape {_shown(left.shape)} for rows, of {left.dtype} and {right.dtype}")
+    if all(d == 1 for d in right.shape):
+        right = reshape(right, ())
+    elif right.shape != dot.shape[-1:]:
+        raise c.decline(f"scales of shape {_shown(right.shape)} for {dot.shape[-1]} columns")
+    return point("Mul", [reshape(left, ()), right], "float32")
+
+
+def _integer_dot(c: NodeContext, left: Prim, right: Prim, left_zero: Prim | None,
+                 right_zero: Prim | None) -> IntegerDot:
     while len(right.shape) > 2 and right.shape[0] == 1 and len(left.shape) >= len(right.shape):
         right = reshape(right, right.shape[1:])
     if not left.shape or len(right.shape) != 2:
@@ -78,7 +153,6 @@ def lower_matmul_integer(c: NodeContext) -> list[Prim]:
         raise c.decline(f"extents {left.shape[-1]} and {right.shape[0]} are not equal for certain")
     if any(p.dtype not in ("int8", "uint8") for p in (left, right)):
         raise c.decline(f"operands of {left.dtype} and {right.dtype}")
-    left_zero, right_zero = (_present(c, k) for k in (2, 3))
     if left_zero is not None:
         if any(d != 1 for d in left_zero.shape):
             raise c.decline("a zero point for each row")
@@ -88,8 +162,8 @@ def lower_matmul_integer(c: NodeContext) -> list[Prim]:
             right_zero = reshape(right_zero, ())
         elif right_zero.shape != right.shape[1:]:
             raise c.decline(f"zero points of shape {_shown(right_zero.shape)} for {right.shape[1]} columns")
-    return [IntegerDot((*left.shape[:-1], right.shape[1]), "int32", left=left, right=right, left_zero=left_zero,
-                       right_zero=right_zero)]
+    return IntegerDot((*left.shape[:-1], right.shape[1]), "int32", left=left, right=right, left_zero=left_zero,
+                      right_zero=right_zero)
 
 
 def lower_matmul_nbits(c: NodeContext) -> list[Prim]:
@@ -187,9 +261,13 @@ def _to_float(a: Prim) -> Prim:
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 
-def plan_integers(dot: IntegerDot, left: Load, pull: Callable[[Prim], Inst]) -> tuple[Integers, int]:
-    """How to sum, and the input that is the matrix; `pull(zero point)` is its value at the product's column."""
-    if not isinstance(dot.right, Input) or dot.right.stored in NARROW:
+def plan_integers(dot: IntegerDot, left: Load, pull: Callable[[Prim], Inst]) -> tuple[Integers, int, bool]:
+    """How to sum, the input that is the matrix, and whether that is transposed; `pull(zero point)` is its value at the
+    product's column."""
+    right, turned = dot.right, False
+    if isinstance(right, View) and right.key == "transpose[1, 0]":
+        right, turned = right.source, True
+    if not isinstance(right, Input) or right.stored in NARROW:
         raise Decline("the matrix is computed inside the kernel")
     zero = None if dot.left_zero is None else pull(dot.left_zero)
     if isinstance(zero, Load) and zero.address.vars():
@@ -199,7 +277,7 @@ def plan_integers(dot: IntegerDot, left: Load, pull: Callable[[Prim], Inst]) -> 
     other = None if dot.right_zero is None else pull(dot.right_zero)
     if other is not None and not isinstance(other, (Load, Literal)):
         raise Decline("the zero points of the columns are computed inside the kernel")
-    return Integers(left.stored, dot.right.stored, zero, other), dot.right.slot
+    return Integers(left.stored, right.stored, zero, other), right.slot, turned
 
 
 def plan_blocks(dot: BlockDot) -> tuple[Blocks, int]:
