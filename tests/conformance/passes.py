@@ -29,8 +29,11 @@ from tilegraph.passes import Pass, PassContext
 from tilegraph.passes.invariants import check_model
 from tilegraph.verify.compare import compare_exact, compare_floats, default_rtol, is_float, largest, wide
 
-# A second run finds more to do, by design: what the first run made is material for it.
-NOT_IDEMPOTENT: dict[str, str] = {}
+# By model and pass: a second run finds more to do, because what the first run made is material for it.
+NOT_IDEMPOTENT = {
+    ("gpt_bigcode-ts14-eager-dyn-hf4", "fuse-regions"):
+        "with offload all: a Split of uneven parts makes no kernel until a region has absorbed one of them",
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def in_place(case: Case, path: Path) -> Iterator[Problem]:
                           f"{'changed' if after != before else 'is the same'}")
         second = again.run(model, PassContext()).modified
         before = digest(model)
-        if (second or before != after) and step.name not in NOT_IDEMPOTENT:
+        if (second or before != after) and (case.name, step.name) not in NOT_IDEMPOTENT:
             yield Problem(case.name, step.name, "a second run changes the model again")
 
 
