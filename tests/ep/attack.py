@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,10 @@ class Attack:
         self.library, self.folder, self.counts = library, folder, Counter[str]()
         size = ep.Dim.symbol("n") * 4
         calls = [ep.call("add_one", [ep.source(0), ep.arena(64)], [size], size, grain=3, align=2, scratch=70),
-                 ep.call("add_one", [ep.arena(64), ep.result(0)], [size], size)]
-        self.programs = {"p": ep.program([ep.tensor("x", "float", "n", 4)], [ep.tensor("y", "float", "n", 4)], calls,
-                                         arena_bytes=size * 4 + 64)}
+                 replace(ep.call("add_one", [ep.arena(64), ep.result(0)], [size], size), name="a node that may fail")]
+        program = ep.program([ep.tensor("x", "float", "n", 4)], [ep.tensor("y", "float", "n", 4)], calls,
+                             arena_bytes=size * 4 + 64)
+        self.programs = {"p": replace(program, equal=((size, ep.Dim.max(size, 0)),))}
 
     def one(self, data: st.DataObject) -> None:
         import tilegraph.runtime as runtime
