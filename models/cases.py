@@ -126,6 +126,9 @@ def _built_cases() -> list[Case]:
         _built("int4_rows_8", "blocks", seq=8),
         _built("int4_dynamic", "blocks", dims={"batch": 2, "seq": 12}, other={"batch": 1, "seq": 3}),
         _built("llama_window_4096", "llama_window", runs=10),
+        _built("mistral_4096", "mistral", runs=10),
+        _built("longformer_4096", "longformer", runs=10),
+        _built("bigbird_layer_4096", "bigbird", runs=10),
     ]
 
 

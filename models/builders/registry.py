@@ -17,6 +17,7 @@ from models.builders.bert import bert
 from models.builders.gpt2 import gpt2
 from models.builders.int4 import blocks
 from models.builders.llama import llama
+from models.builders.local import bigbird, longformer
 from models.builders.mobilenet import mobilenet
 from models.builders.resnet import resnet
 from models.builders.vgg import vgg
@@ -58,6 +59,12 @@ _ALL = [
     Builder("llama_gqa", llama, {"seq": 128, "kv_heads": 4, "embeddings": True, "layers": 2},
             {**_TINY, "ffn": 96, "vocab": 100, "kv_heads": 2}, _TOKENS, _RUN),
     Builder("llama_window", llama, {"seq": 4096, "window": 256}, {**_TINY, "ffn": 96, "window": 5}, _TOKENS, _RUN),
+    Builder("mistral", llama, {"seq": 4096, "window": 1024, "kv_heads": 3},
+            {**_TINY, "ffn": 96, "window": 5, "kv_heads": 2}, _TOKENS, _RUN),
+    Builder("longformer", longformer, {}, {"hidden": 64, "heads": 4, "seq": 32, "ffn": 96, "reach": 4,
+                                           "global_tokens": 2}, {"batch": "batch"}, {"batch": 2}),
+    Builder("bigbird", bigbird, {}, {"hidden": 64, "heads": 4, "seq": 40, "ffn": 96, "block": 4, "random_blocks": 2},
+            {"batch": "batch"}, {"batch": 2}),
     Builder("gpt2_prefill", gpt2, {"seq": 512}, {**_TINY, "vocab": 100, "context": 48}, _TOKENS, _RUN),
     Builder("gpt2_decode", gpt2, {"seq": 1, "past": 511, "layers": 4},
             {**_TINY, "seq": 1, "past": 15, "layers": 2, "vocab": 100, "context": 48},

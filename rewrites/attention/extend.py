@@ -57,15 +57,18 @@ class Extender:
     def examine(self, nodes: Set[ir.Node], last: ir.Node, caches: tuple[ir.Node, ...] = ()) -> Candidate:
         ordered = tuple(sorted(nodes, key=self.view.order.__getitem__))
         core = self.core.nodes
-        clones = frozenset(n for n in ordered if n not in core and n is not last and n not in caches
-                           and self._reader(n, nodes) is not None)
+        clones: set[ir.Node] = set()
+        for node in reversed(ordered):  # what stays for others reads what stays with it
+            if node not in core and node is not last and node not in caches \
+                    and self._reader(node, nodes - clones) is not None:
+                clones.add(node)
         if len(last.outputs) != 1:
             raise Decline(f"{last.op_type} {last.name} has several outputs")
         if not self.convex([n for n in ordered if n not in clones]):
             raise Decline("a path through other nodes leaves the attention and comes back")
         lowered = lower_attention(ordered, [last.outputs[0], *(n.outputs[0] for n in caches)], self.opsets)
-        return Candidate(ordered, clones, last.outputs[0], lowered, plan_attention(lowered), owner_of(self.core.first),
-                         caches)
+        return Candidate(ordered, frozenset(clones), last.outputs[0], lowered, plan_attention(lowered),
+                         owner_of(self.core.first), caches)
 
     def _reader(self, node: ir.Node, inside: Set[ir.Node]) -> str | None:
         """Who reads a result of `node` outside of `inside`, in words."""

@@ -66,8 +66,11 @@ def _rewrite(site: Site, softmax: ir.Node) -> bool:
         return False
     b = Builder(site, total)
     batch = shape[:-2]
-    key = b.add("Concat", [_laid(b, k, batch) for k in keys if k is not None],
-                (*batch, rows[-1], shape[-1]), query, axis=len(shape) - 1)
+    laid = [_laid(b, one, batch) for one in (*keys, *values) if one is not None]
+    sides = [v for v in laid if v is not None]
+    if len(sides) != len(laid):
+        return False
+    key = b.add("Concat", sides[:len(parts)], (*batch, rows[-1], shape[-1]), query, axis=len(shape) - 1)
     scores = b.add("MatMul", [query, key], shape, query)
     if parts[0].factor != 1.0:
         scores = b.add("Mul", [scores, b.scalar(parts[0].factor)], shape, query)
@@ -77,8 +80,7 @@ def _rewrite(site: Site, softmax: ir.Node) -> bool:
             return False
         scores = b.add("Add", [scores, mask], shape, query)
     soft = b.add("Softmax", [scores], shape, query, axis=len(shape) - 1)
-    value = b.add("Concat", [_laid(b, v, batch) for v in values if v is not None],
-                  (*batch, shape[-1], result[-1]), query, axis=len(shape) - 2)
+    value = b.add("Concat", sides[len(parts):], (*batch, shape[-1], result[-1]), query, axis=len(shape) - 2)
     product = b.add("MatMul", [soft, value], result, query)
     name = total.name
     total.outputs[0].replace_all_uses_with(product)
@@ -189,8 +191,8 @@ def _operand(product: ir.Node, keys: bool) -> tuple[ir.Value, list[int | None]] 
     return right, [other.index(label) if label in other else None for label in wanted]
 
 
-def _laid(b: Builder, operand: tuple[ir.Value, list[int | None]], batch: Shape) -> ir.Value:
-    """The operand with all batch dims."""
+def _laid(b: Builder, operand: tuple[ir.Value, list[int | None]], batch: Shape) -> ir.Value | None:
+    """The operand with all batch dims, None where that cannot be written."""
     value, places = operand
     shape = whole(value)
     assert shape is not None
@@ -201,11 +203,18 @@ def _laid(b: Builder, operand: tuple[ir.Value, list[int | None]], batch: Shape) 
     full = tuple(Dim.of(1) if p is None else shape[p] for p in places)
     if missing:
         value = b.add("Unsqueeze", [value, b.ints(missing)], full, value)
-    wanted = (*batch, *full[-2:])
-    sizes = [d.as_int() for d in wanted]
-    if full != wanted and None not in sizes:
-        value = b.add("Expand", [value, b.ints([s for s in sizes if s is not None])], wanted, value)
-    return value
+    return _wide(b, value, full, (*batch, *full[-2:]))
+
+
+def _wide(b: Builder, value: ir.Value, shape: Shape, wanted: Shape) -> ir.Value | None:
+    """`value` expanded from `shape` to the sizes that are `wanted`; None where only a run knows one of them."""
+    aligned = (*(Dim.of(1) for _ in range(len(wanted) - len(shape))), *shape)
+    target = [1 if have == want else want.as_int() for have, want in zip(aligned, wanted, strict=True)]
+    if any(size is None for size in target):
+        return None
+    if aligned == wanted and len(shape) == len(wanted):
+        return value
+    return b.add("Expand", [value, b.ints([size for size in target if size is not None])], wanted, value)
 
 
 def _mask(b: Builder, parts: list[_Part], like: ir.Value) -> ir.Value | None:
@@ -217,14 +226,12 @@ def _mask(b: Builder, parts: list[_Part], like: ir.Value) -> ir.Value | None:
         return None
     made: list[ir.Value] = []
     for part, shape in zip(parts, shapes, strict=True):
-        wanted = (*common, part.columns)
-        sizes = [d.as_int() for d in wanted]
-        if shape is None or None in sizes:
-            return None
         value = part.term if part.term is not None else b.scalar(0.0)
-        if shape != wanted or part.term is None:
-            value = b.add("Expand", [value, b.ints([s for s in sizes if s is not None])], wanted, like)
-        made.append(value)
+        own = None if shape is None else shape if part.term is not None else ()
+        wide = None if own is None else _wide(b, value, own, (*common, part.columns))
+        if wide is None:
+            return None
+        made.append(wide)
     width = Dim.of(0)
     for part in parts:
         width = width + part.columns

@@ -113,9 +113,15 @@ def test_windows_reach_as_far_as_they_say() -> None:
     assert _reach("window", reach=3, global_tokens=0) == set(range(5, 12))
     assert _reach("window", reach=3, global_tokens=2) == {0, 1, *range(5, 12)}
     assert _reach("window", reach=3, global_tokens=9) == set(range(16))
+    assert _reach("mistral", window=3) == set(range(8, 11))
+    assert _reach("longformer", reach=4, global_tokens=2) == {0, 1, *range(4, 13)}
+    assert _reach("longformer", reach=8, global_tokens=8) == {*range(17)}
+    seen = _reach("bigbird", block=4)
+    assert seen >= {*range(16), *range(32, 40)}  # neighbours, and the two blocks at each end
+    assert len(seen) < 40
 
 
-@pytest.mark.parametrize("name", ["bert", "window", *DECODERS])
+@pytest.mark.parametrize("name", ["bert", "window", "longformer", "bigbird", "mistral", *DECODERS])
 def test_padding_is_not_seen(name: str) -> None:
     sizes = {"embeddings": False} if name == "llama_gqa" else {}
     model = builders.build(name, size="small", **sizes)

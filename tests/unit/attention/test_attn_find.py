@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from models import builders
 from tests.unit.attention.attn_support import fused, reasons
 from tests.unit.attention.spellings import LAYOUTS, MASKS, SOFTMAXES, Spelling
 
@@ -98,6 +99,13 @@ def test_counting_constants_that_no_attention_reads_come_back() -> None:
     assert "count" in model.graph.initializers
     assert not [n for n in model.graph if n.op_type in ("Range", "Reshape")]
     assert not [name for name in model.graph.initializers if name.startswith("count_")]
+
+
+def test_positions_that_others_read_too() -> None:
+    """Llama's mask and rotary angles are made of the same Range, and the angles of what the scores are made of."""
+    model, decisions = fused(builders.build("mistral", size="small", dynamic=True))
+    assert [d.data["kind"] for d in decisions] == ["mask+positions"]
+    assert [n.op_type for n in model.graph].count("Range") == 1
 
 
 # -- near misses -----------------------------------------------------------------------------------------------------
