@@ -1,10 +1,10 @@
 """Normalisation: the same model with its shapes known, its constants computed and its no-ops gone.
 
-`NORMALISE` is the ordered tuple of passes. Shapes come before folding because a shape computation is constant once
-extents are; folding infers shapes again whenever it has decided a branch or computed an extent. A shortened cast
-chain may be a no-op, so casts come before identities. Duplicates come after
-everything that makes nodes alike, and dead code last. Reshape targets and extents
-lose what they need not depend on as soon as extents are known.
+`NORMALISE` is the ordered tuple of passes. Operators that ONNX Runtime only knows as functions come apart first. Shapes
+come before folding because a shape computation is constant once extents are; folding infers shapes again whenever it
+has decided a branch or computed an extent. A shortened cast chain may be a no-op, so casts come before identities.
+Duplicates come after everything that makes nodes alike, and dead code last. Reshape targets and extents lose what they
+need not depend on as soon as extents are known.
 """
 
 from tilegraph.passes.base import Pass
@@ -14,6 +14,7 @@ from tilegraph.rewrites.normalise.cse import CommonSubexpressions
 from tilegraph.rewrites.normalise.dead_code import DeadCode
 from tilegraph.rewrites.normalise.dedup_initializers import DedupInitializers
 from tilegraph.rewrites.normalise.fold import Fold
+from tilegraph.rewrites.normalise.functions import ExpandFunctions
 from tilegraph.rewrites.normalise.identity import IdentityElimination
 from tilegraph.rewrites.normalise.reshape_targets import ReshapeTargets
 from tilegraph.rewrites.normalise.shape_sources import ShapeSources
@@ -21,6 +22,7 @@ from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
 from tilegraph.rewrites.normalise.unused_initializers import UnusedInitializers
 
 NORMALISE: tuple[Pass, ...] = (
+    ExpandFunctions(),
     LiftConstants(),
     Shapes(),
     Fold(),
@@ -34,6 +36,6 @@ NORMALISE: tuple[Pass, ...] = (
     UnusedInitializers(),
 )
 
-__all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "Fold",
-           "IdentityElimination", "LiftConstants", "ReshapeTargets", "ShapeSources", "Shapes",
+__all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "ExpandFunctions",
+           "Fold", "IdentityElimination", "LiftConstants", "ReshapeTargets", "ShapeSources", "Shapes",
            "UnusedInitializers", "symbolic_contents"]
