@@ -24,7 +24,7 @@ from tilegraph.codegen.attention.flat import flat_block
 from tilegraph.codegen.attention.operands import Operands, fit
 from tilegraph.codegen.attention.pieces import leave
 from tilegraph.codegen.attention.products import Tile, scores, times_values
-from tilegraph.codegen.attention.rows import softmax_block
+from tilegraph.codegen.attention.rows import softmax_block, without_keys
 from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.rows.values import pack
@@ -320,7 +320,7 @@ class _Kernel:
         with e.loop("r", rows) as r:
             put(r)
             total = m.share(e.read(self.memory, "float32", t.Add(r, e.i64(self.at.total))))
-            inverse = m.share(m.div(e.f32(1.0), total))
+            inverse = without_keys(e, space, m.share(m.div(e.f32(1.0), total)))
             row = e.share(t.Add(t.Mul(r, e.i64(tile.width_pitch)), e.i64(self.at.sums)))
             if space.guarded:
                 with e.when(m.lnot(m.lt(e.f32(0.0), total)).expr):

@@ -13,7 +13,7 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.few import Rows
 from tilegraph.codegen.attention.operands import fit
 from tilegraph.codegen.attention.products import Tile
-from tilegraph.codegen.attention.rows import exp_falling
+from tilegraph.codegen.attention.rows import exp_falling, without_keys
 from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.rows.values import pack
@@ -100,7 +100,7 @@ def _row(e: Emitter, space: AttentionSpace, result: t.Buffer, parts: t.Buffer, r
             for (first, width), acc in zip(vectors, sums, strict=True):
                 value = e.read(parts, "float32", t.Add(place, e.i64(PIECE_HEAD + first)), width)
                 e.write(acc, 0, m.fma(value, factor, e.read(acc, "float32", 0, width)), width)
-    inverse = m.share(m.div(e.f32(1.0), e.read(total, "float32", 0)))
+    inverse = without_keys(e, space, m.share(m.div(e.f32(1.0), e.read(total, "float32", 0))))
     for (first, width), acc in zip(vectors, sums, strict=True):
         e.loops[space.e] = e.i64(first)
         value = m.share(m.mul(e.read(acc, "float32", 0, width), inverse))

@@ -32,6 +32,15 @@ def exp_falling(m: TirMath, x: V) -> V:
     return m.select(m.lt(x, m.const(_NORMAL, "float32")), m.const(0.0, "float32"), value)
 
 
+def without_keys(e: Emitter, space: AttentionSpace, inverse: V) -> V:
+    """The factor of the result: 0 where a run has no key, whose products are sums over nothing."""
+    size = space.j.extent.as_int()
+    if size is not None and size > 0:
+        return inverse
+    none = V(t.EQ(e.dim(space.j.extent), e.i64(0)), "bool")
+    return e.math.share(e.math.select(none, e.f32(0.0), inverse))
+
+
 def _exp(e: Emitter, x: V) -> V:
     return exp_falling(e.math, e.math.share(x))
 

@@ -65,6 +65,14 @@ def test_pieces_are_not_made_where_there_is_other_work() -> None:
     assert compile_attention(decoder(8, 8, 1, 4096, 32, 32))[1].pieces == 1
 
 
+def test_no_keys() -> None:
+    """A sum over nothing, whoever adds it up."""
+    compiled, space, graph = compile_attention(decoder(8, 2, 1, 1, 16, 16, symbolic=True))
+    assert space.pieces == 4
+    for queries in (1, 20):
+        assert not run(compiled, graph, inputs(8, 2, queries, 0, 16, 16), 2).any()
+
+
 def test_no_memory_beside_the_operands_is_touched() -> None:
     compiled, space, graph = compile_attention(decoder(4, 1, 1, 300, 16, 20))
     assert space.pieces == 4
