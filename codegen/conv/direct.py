@@ -25,10 +25,12 @@ CHUNK = 576  # products that are summed by themselves
 
 def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
     """Emits `space`, of kind conv, as the function `name` for registers of `vector_bits` bits."""
-    return _Direct(space, vector_bits).generate(name)
+    return Direct(space, vector_bits).generate(name)
 
 
-class _Direct(Sliding):
+class Direct(Sliding):
+    """The walk of `Sliding` with sums over channels; `codegen.conv.narrow` stores them in another layout."""
+
     def __init__(self, space: ConvSpace, vector_bits: int) -> None:
         super().__init__(space, vector_bits)
         assert space.weights_slot is not None

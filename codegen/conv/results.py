@@ -45,7 +45,7 @@ class Results(ABC):
                filters: tuple[tuple[int, Filters], ...]) -> Generated:
         """`work`: vector instructions of a unit."""
         space = self.space
-        if space.bias_slot is not None and space.filters % self.lanes:
+        if space.bias_slot is not None and space.filters % self.lanes and space.plain is None:
             filters = (*filters, (space.bias_slot, Filters("bias", self.lanes)))
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
         return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, filters=filters)

@@ -105,8 +105,12 @@ class Sliding(Results):
                 self.set_loop(space.at[0], y)
                 self.taps_of_row()
                 self._whole_line()
+                self.row_done()
 
         self.unit(walk)
+
+    def row_done(self) -> None:
+        """Called behind the tiles of a row."""
 
     def unit(self, walk: Callable[[], None]) -> None:
         """Walks over the tiles of the unit, once or more."""

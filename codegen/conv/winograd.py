@@ -20,7 +20,7 @@ from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
 POINTS = 16
-_VALUES = 1 << 17  # transformed values of a unit, half a megabyte: with the results they fit into the level 2 cache
+_VALUES = 1 << 16  # transformed values of a unit, 256 KB: what virtual machines leave of a level 2 cache
 CHUNK = 64  # channels that are summed by themselves: the rounding error grows with the length of a sum
 _FEW_UNITS = 4  # below it the panels are divided between units too
 

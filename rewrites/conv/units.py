@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -18,6 +19,7 @@ from tilegraph.rewrites.conv.write import CONVS, POOLS, Array, BlockedWriter, re
 from tilegraph.rewrites.fusion.epilogue import between, followers
 
 _MAX_EPILOGUE = 40
+_READ_BLOCKS = frozenset({"Concat", "Resize", "Split", "BatchNormalization"})  # beside windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +29,14 @@ class Unit:
 
     `reads`: values that it reads in its layout. `outputs`: what it makes. `kind`: of the composite that it becomes,
     Conv, Pool or Join; empty for a single node that computes on blocked tensors. `space`: of a window with what
-    follows.
+    follows. `plain`: what it makes is in plain layout.
     """
 
     nodes: tuple[ir.Node, ...]
     reads: tuple[ir.Value, ...]
     kind: str = ""
     space: ConvSpace | None = None
+    plain: bool = False
 
     @property
     def outputs(self) -> tuple[ir.Value, ...]:
@@ -101,7 +104,23 @@ def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: in
             best = _examine((*before, *nodes), opsets, lanes)
         except Decline:
             continue
-    return best
+    return _with_plain_result(best, view, opsets, lanes)
+
+
+def _with_plain_result(unit: Unit, view: GraphView, opsets: Mapping[str, int], lanes: int) -> Unit:
+    """`unit`, with a plain result where that is small and no window reads it: blocks would hold little but zeros."""
+    (out,) = unit.outputs
+    count = unit.space.filters * math.prod(v.extent.value for v in unit.space.phases) if unit.space is not None else 0
+    if unit.kind != "Conv" or not 0 < count <= lanes // 2 or any(
+            (is_window(u) and not reads_plain(u)) or u.op_type in _READ_BLOCKS for u in view.users(out)):
+        return unit
+    writer = _Trial(Twins(lanes), lanes, opsets.get("", 1))
+    try:
+        result = writer.write_plain(unit.nodes)
+        space = plan_conv(lower_conv(writer.nodes, [result], opsets))
+    except Decline:
+        return unit
+    return replace(unit, reads=tuple(writer.source.reads), space=space, plain=True)
 
 
 def _scales(node: ir.Node, view: GraphView, taken: set[ir.Node]) -> tuple[ir.Node, ...]:
@@ -144,13 +163,16 @@ def _join(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int,
     return Unit(nodes, tuple(writer.source.reads), "Join")
 
 
-def write_unit(writer: BlockedWriter, unit: Unit) -> None:
-    """Adds the blocked form of `unit`."""
+def write_unit(writer: BlockedWriter, unit: Unit) -> list[ir.Value]:
+    """Adds the blocked form of `unit`; what stands for its outputs."""
+    if unit.plain:
+        return [writer.write_plain(unit.nodes)]
     if unit.kind == "Join":
         write_join(writer, unit.nodes)
-        return
-    for node in unit.nodes:
-        writer.write(node)
+    else:
+        for node in unit.nodes:
+            writer.write(node)
+    return [writer.blocked[v] for v in unit.outputs]
 
 
 @dataclass

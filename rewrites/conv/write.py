@@ -90,8 +90,34 @@ class BlockedWriter:
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
+    def write_plain(self, nodes: Sequence[ir.Node]) -> ir.Value:
+        """Adds a window, behind the scales of its source, with a plain result and what follows it; the result."""
+        first = next(k for k, n in enumerate(nodes) if n.op_type in CONVS)
+        for node in nodes[:first]:
+            self.write(node)
+        window = nodes[first]
+        kept: dict[ir.Value, ir.Value] = {}
+        self.check(window)
+        operands, _ = self._window_operands(window)
+        for node in nodes[first:]:
+            if node is not window:
+                operands = [None if v is None else kept.get(v) or self.source.plain(v) for v in node.inputs]
+            out = node.outputs[0]
+            kept[out] = self._add(node, node.op_type, operands, ir.Shape(_shape(out)), _attributes(node), "_plain")
+        return kept[nodes[-1].outputs[0]]
+
     def _window(self, node: ir.Node) -> None:
-        first, out = _present(node, 0), node.outputs[0]
+        out = node.outputs[0]
+        operands, kept = self._window_operands(node)
+        shape = ir.Shape([d if k != 1 or node.op_type not in POOLS else kept for k, d in enumerate(_shape(out))])
+        made = self._add(node, node.op_type, operands, shape, _attributes(node), "_blocked")
+        views = block(made, self.lanes, f"{node.name}_out")
+        self.nodes += views.nodes
+        self.blocked[out] = views.value
+
+    def _window_operands(self, node: ir.Node) -> tuple[list[ir.Value | None], int]:
+        """The operands of a window, its source brought out of the blocks, and how many channels of that there are."""
+        first = _present(node, 0)
         channels = channels_of(first)
         pooled = node.op_type in POOLS
         if not pooled and constant_of(_present(node, 1)) is None:
@@ -106,12 +132,7 @@ class BlockedWriter:
             operand = views.value
         else:
             operand, kept = self.source.plain(first), channels
-        rest = [None if v is None else self.source.plain(v) for v in node.inputs[1:]]
-        shape = ir.Shape([d if k != 1 or not pooled else kept for k, d in enumerate(_shape(out))])
-        made = self._add(node, node.op_type, [operand, *rest], shape, _attributes(node), "_blocked")
-        views = block(made, self.lanes, f"{node.name}_out")
-        self.nodes += views.nodes
-        self.blocked[out] = views.value
+        return [operand, *(None if v is None else self.source.plain(v) for v in node.inputs[1:])], kept
 
     # -- on the blocked tensors themselves ----------------------------------------------------------------------------
 

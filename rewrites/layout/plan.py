@@ -137,6 +137,7 @@ class _Rewriting:
     opsets: dict[str, int]
     context: PassContext
     map: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    instead: dict[ir.Value, ir.Value] = field(default_factory=dict)  # plain results of kernels
     conversions: list[Views] = field(default_factory=list)
     windows: list[tuple[str, list[ir.Node], ir.Value]] = field(default_factory=list)
 
@@ -171,12 +172,12 @@ class _Rewriting:
         old = [node for unit in units for node in unit.nodes]
         for unit in units:
             writer = BlockedWriter(self, self.lanes, self.opsets.get("", 1))
-            write_unit(writer, unit)
+            made = write_unit(writer, unit)
             self._name(writer.nodes)
             graph.extend(writer.nodes)
-            self.map.update({v: writer.blocked[v] for v in unit.outputs})
+            (self.instead if unit.plain else self.map).update(zip(unit.outputs, made, strict=True))
             if unit.kind:
-                self.windows.append((unit.kind, writer.nodes, writer.blocked[unit.outputs[0]]))
+                self.windows.append((unit.kind, writer.nodes, made[0]))
         self._hand_over(units, set(old))
         graph.remove(list(reversed(old)), safe=True)
         graph.sort()
@@ -207,15 +208,18 @@ class _Rewriting:
                 outside = [(user, index) for user, index in value.uses() if user not in old]
                 if not outside and not value.is_graph_output():
                     continue
-                assert value.shape is not None
-                channels = value.shape[1]
-                assert isinstance(channels, int)
-                views = unblock(self.map[value], channels, f"{value.name}_from_blocks")
-                self._convert(views)
+                made = self.instead.get(value)
+                if made is None:
+                    assert value.shape is not None
+                    channels = value.shape[1]
+                    assert isinstance(channels, int)
+                    views = unblock(self.map[value], channels, f"{value.name}_from_blocks")
+                    self._convert(views)
+                    made = views.value
                 for user, index in list(value.uses()):
                     if user in old:
                         user.replace_input_with(index, None)  # it goes anyway
-                replace(value, views.value, self.model.graph)
+                replace(value, made, self.model.graph)
 
     def _convert(self, views: Views) -> None:
         self._name(list(views.nodes))

@@ -74,6 +74,8 @@ def _bare(dim: Dim) -> set[str]:
 def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: int, known: Extents) -> Moved[Unit]:
     producer = value.producer()
     made = None if producer is None else owner.get(producer)
+    if made is not None and made.plain:
+        made = None
     users = view.users(value)
     readers = [owner[u] for u in users if u in owner and value in owner[u].reads]
     plain = value in view.outputs or any(u not in owner or value not in owner[u].reads for u in users)
@@ -142,10 +144,12 @@ def work_of(unit: Unit, known: Extents = ()) -> cost.Work:
     """What the window of a unit has to do; symbolic extents count as `cost.estimate` assumes."""
     space = unit.space
     assert space is not None
+    apart = math.prod(v.extent.value for v in space.phases)
     results = estimate(Dim.product(a.out for a in space.axes) * space.n, known)
     sizes = estimate(Dim.product(a.size for a in space.axes) * space.n, known)
     taps = estimate(Dim.product(a.kernel for a in space.axes), known)
     channels = space.depth * space.groups if space.kind == "conv" else space.filters
     return cost.Work(space.kind, algorithm(space), space.lanes, space.depth, space.filters, taps, results,
-                     4 * sizes * channels, 4 * results * space.blocks * space.lanes, plain=not space.blocked,
-                     phases=math.prod(v.extent.value for v in space.phases))
+                     4 * sizes * channels,
+                     4 * results * (space.filters * apart if space.plain else space.blocks * space.lanes),
+                     plain=not space.blocked, phases=apart, narrow=space.plain is not None)

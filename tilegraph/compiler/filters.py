@@ -16,12 +16,12 @@ _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # F(2,
 
 def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
     """The shape of what `pack_filters` makes of a tensor of `shape`."""
-    if how.kind == "transposed":
+    if how.kind in ("transposed", "narrow"):
         shape = _apart_extents(shape, how)
     panels = -(-shape[0] // how.panel)
     rows, columns = _window(shape)
     match how.kind:
-        case "direct" | "transposed":
+        case "direct" | "transposed" | "narrow":
             return panels, -(-shape[1] // how.block), columns, rows, how.block, how.panel
         case "taps":
             return panels, rows, columns, how.panel
@@ -35,7 +35,7 @@ def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
 def pack_filters(array: Array, how: Filters) -> Array:
     """Weights [K, C, (rows,) columns] or a bias [K] laid out as `how` says."""
     extents = packed_extents(array.shape, how)
-    if how.kind == "transposed":
+    if how.kind in ("transposed", "narrow"):
         array, how = _apart(array, how), replace(how, kind="direct")
     if how.kind == "winograd":
         points = np.einsum("ik,ockl,jl->ijoc", _G, array.astype(np.float64), _G).reshape(len(_G) ** 2, *array.shape[:2])
@@ -55,11 +55,14 @@ def pack_filters(array: Array, how: Filters) -> Array:
 
 def _apart_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, int, int, int]:
     rows, columns = _window(shape)
-    return rows * columns * (-(-shape[1] // how.block) * how.block), shape[0], 1, 1
+    filters = shape[1] if how.kind == "narrow" else -(-shape[1] // how.block) * how.block
+    return rows * columns * filters, shape[0], 1, 1
 
 
 def _apart(array: Array, how: Filters) -> Array:
     """Weights [C, K, (rows,) columns] as those of a 1x1 convolution to K filters, in whole blocks, for each place."""
+    if how.kind == "narrow":
+        return array.reshape(array.shape[0], -1).T.reshape(_apart_extents(array.shape, how))
     rows, columns = _window(array.shape)
     channels, filters = array.shape[:2]
     whole = np.zeros((rows * columns, -(-filters // how.block) * how.block, channels), array.dtype)

@@ -44,12 +44,14 @@ class Work:
     written: int
     plain: bool = False  # the source is read in plain layout
     phases: int = 1
+    narrow: bool = False  # filters and phases share one block
 
     @property
     def flop(self) -> float:
         """Products and sums with channels filled up to whole blocks, as every engine computes them."""
         depth = self.depth if self.plain or self.kind != "conv" else _whole(self.depth, self.lanes)
-        return 2.0 * self.taps * self.results * depth * _whole(self.filters, self.lanes) * self.phases
+        width = self.lanes if self.narrow else _whole(self.filters, self.lanes) * self.phases
+        return 2.0 * self.taps * self.results * depth * width
 
 
 def runtime_us(work: Work) -> float:

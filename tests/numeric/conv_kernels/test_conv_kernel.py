@@ -270,3 +270,45 @@ def test_other_transposed_ones_are_refused(attributes: str) -> None:
     made = body(text.replace("K", "32" if "group" in text else "16"))
     with pytest.raises(Decline, match="neither overlap nor are cut"):
         plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))
+
+
+@pytest.mark.parametrize(("lanes", "isa"), [(16, None), (8, Isa("x86-64-v3"))])
+@pytest.mark.parametrize(("n", "c", "k", "size", "window", "attributes"), [
+    (2, 24, 1, (7, 20), (1, 1), ""), (1, 40, 3, (5, 9), (3, 3), "pads=[1,1,1,1]"), (2, 17, 8, (6, 5), (1, 1), ""),
+    (1, 64, 2, (9, 33), (3, 3), "pads=[0,1,2,0], strides=[2,1]"), (1, 16, 5, (6, 40), (3, 2), "dilations=[2,3]"),
+])
+def test_few_filters_give_a_plain_result(n: int, c: int, k: int, size: tuple[int, int], window: tuple[int, int],
+                                         attributes: str, lanes: int, isa: Isa | None) -> None:
+    for symbolic in (False, True):
+        feeds = feeds_of(n, c, k, size, window)
+        feeds["p"] = normal(k, 1, 1, seed=7)
+        text = text_of(feeds, attributes, "u = Add(t, p) y = LeakyRelu(u)").replace("b) =>", f"b, float[{k},1,1] p) =>")
+        if symbolic:
+            text = text.replace(f"[{n},{c},{size[0]},{size[1]}] x", f"[N,{c},H,W] x")
+            text = text.replace(f"[{n},{k},A", f"[N,{k},A")
+        close(run(text, feeds, lanes=lanes, isa=isa, fences=True, plain_result=True), reference(text, feeds))
+
+
+@pytest.mark.parametrize(("lanes", "isa"), [(16, None), (8, Isa("x86-64-v3"))])
+@pytest.mark.parametrize(("n", "c", "k", "size", "stride"), [
+    (2, 24, 1, (5, 20), (2, 2)), (1, 40, 2, (3, 7), (2, 2)), (1, 16, 1, (1, 6), (4, 1)), (2, 70, 3, (4, 1), (1, 2)),
+])
+def test_few_transposed_filters_give_a_plain_result(n: int, c: int, k: int, size: tuple[int, int],
+                                                    stride: tuple[int, int], lanes: int, isa: Isa | None) -> None:
+    feeds = {"x": normal(n, c, *size), "w": normal(c, k, *stride, seed=1, scale=c ** -0.5), "b": normal(k, seed=2),
+             "r": normal(n, k, *(s * f for s, f in zip(size, stride, strict=True)), seed=4)}
+    x, w, r = (",".join(map(str, feeds[name].shape)) for name in "xwr")
+    text = (f"(float[{x}] x, float[{w}] w, float[{k}] b, float[{r}] r) => (float[{r}] y) "
+            f"{{ t = ConvTranspose<strides=[{stride[0]},{stride[1]}]>(x, w, b) u = Add(t, r) y = Tanh(u) }}")
+    close(run(text, feeds, lanes=lanes, isa=isa, fences=True, plain_result=True), reference(text, feeds))
+
+
+@pytest.mark.parametrize(("shape", "weights", "why"), [
+    ("1,16,6,6", "20,16,1,1", "a plain result of 20 numbers"), ("1,96,6,6", "2,96,3,3", "with 96 channels"),
+    ("1,16,6,1", "2,16,1,1", "a plain result of 2 numbers"),
+])
+def test_other_plain_results_are_refused(shape: str, weights: str, why: str) -> None:
+    made = body(f"(float[{shape}] x, float[{weights}] w) => (float[1,K,A,B] y) {{ y = Conv(x, w) }}".replace(
+        "K", weights.split(",", maxsplit=1)[0]), plain_result=True)
+    with pytest.raises(Decline, match=why):
+        plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))

@@ -159,7 +159,16 @@ def _apart(g: Graph, x: str) -> str:
     return g.op("Conv", g.op("Mul", y, g.op("GlobalMaxPool", y)), _weights(g, 17, 40, 3, 3), pads=[1] * 4)
 
 
-PIECES = {"gate": _gate, "apart": _apart, "norm": _norm,
+def _few(g: Graph, x: str) -> str:
+    """Plain results: of a window behind a gate, and of one that plain and blocked readers share."""
+    y = g.op("Mul", x, g.op("Sigmoid", g.op("GlobalAveragePool", x)))
+    y = g.op("Softmax", g.op("Relu", g.op("Conv", y, _weights(g, 3, 17, 3, 3), g.weight("b4", g.normal(3)))), axis=1)
+    z = g.op("Conv", x, _weights(g, 2, 17, 1, 1))
+    z = g.op("Concat", g.op("Softmax", z, axis=1), z, axis=1)
+    return g.op("Concat", y, g.op("MaxPool", z, kernel_shape=[3, 3]), axis=1)
+
+
+PIECES = {"gate": _gate, "few": _few, "apart": _apart, "norm": _norm,
           "branches": _branches, "by_channel": _by_channel, "double": _double,
           "double_half_pixel": _double_half_pixel}
 

@@ -79,6 +79,26 @@ def test_scales_of_the_channels_join_the_convolution_behind_them() -> None:
         assert [u for u in found if "Conv" in u] == [unit]
 
 
+def test_few_filters_give_a_plain_result_unless_a_window_reads_it() -> None:
+    def plain(text: str) -> dict[str, bool]:
+        graph = model(f"(float[n,16,h,w0] x) => (float[n,k,a,b] y) {{ {weights('p', 6, 16, 1, 1)} "
+                      f"{weights('q', 9, 16, 1, 1)} {weights('r', 3, 6, 1, 1)} {weights('c', 4, 16, 1, 1)} "
+                      f"{weights('d', 16, 4, 1, 1)} {weights('s', 16, 2, 2, 2)} {text} }}")
+        for step in NORMALISE:
+            step.run(graph, PassContext())
+        found, _ = find_units(GraphView(graph.graph), opsets_of(graph), 16)
+        return {"+".join(n.op_type for n in u.nodes): u.plain for u in found}
+
+    assert plain("t = Conv(x, p) y = Sigmoid(t)") == {"Conv+Sigmoid": True}
+    assert plain("t = Conv(x, p) y = Softmax<axis = 1>(t)") == {"Conv": True}
+    assert plain("y = ConvTranspose<strides = [2, 2]>(x, s)") == {"ConvTranspose": True}
+    assert plain("t = Conv(x, q) y = Sigmoid(t)") == {"Conv+Sigmoid": False}  # nine are more than half a block
+    assert plain("t = Conv(x, p) u = Relu(t) y = Conv(u, r)") == {"Conv+Relu": False, "Conv": True}
+    # A window that reads so few channels as they are.
+    assert plain("t = Conv(x, c) u = Relu(t) y = Conv(u, d)") == {"Conv+Relu": True, "Conv": False}
+    assert plain("t = Conv(x, p) y = Concat<axis = 1>(t, x)") == {"Conv": False, "Concat": False}
+
+
 def test_normalisation_joins_the_window_before_it() -> None:
     norm = " ".join(weights(n, 16) for n in "abcd") + "e = Abs(d) "
     found, _ = units(f"(float[1,16,8,8] x) => (float[1,16,6,6] y, float[1,16,6,6] t) {{ {W} {norm} u = Conv(x, w) "

@@ -29,13 +29,14 @@ class Body:
         return ir.to_proto(ir.Model(graph, ir_version=10))
 
 
-def body(text: str, lanes: int = 16, blocked: Sequence[str] = ("x",)) -> Body:
+def body(text: str, lanes: int = 16, blocked: Sequence[str] = ("x",), plain_result: bool = False) -> Body:
     """`text`: a model with a window. Inputs named in `blocked` arrive in blocks, the others as they are; the window's
-    result is blocked, and what comes before and after it works on blocked values."""
+    result is blocked unless `plain_result`, and so is what comes before and after it."""
     plain = model(text)
     Shapes().run(plain, PassContext())
     values: dict[ir.Value, ir.Value] = {}
     inputs, nodes = [], []
+    behind = False
     for value in plain.graph.inputs:
         outside = ir.Value(name=value.name, shape=value.shape, type=value.type)
         if value.name in blocked and value.shape is not None:
@@ -44,6 +45,7 @@ def body(text: str, lanes: int = 16, blocked: Sequence[str] = ("x",)) -> Body:
         values[value] = outside
     for node in plain.graph:
         window = ("", node.op_type) in WINDOWS
+        behind |= window
         operands = []
         for k, value in enumerate(node.inputs):
             inner = None if value is None else values[value]
@@ -57,9 +59,9 @@ def body(text: str, lanes: int = 16, blocked: Sequence[str] = ("x",)) -> Body:
         nodes.append(copy)
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name, new.type = old.name, old.type
-            new.shape = old.shape if window else blocked_shape(old.shape, lanes)  # type: ignore[arg-type]
+            new.shape = old.shape if window or (behind and plain_result) else blocked_shape(old.shape, lanes)  # type: ignore[arg-type]
             values[old] = new
-        if window:
+        if window and not plain_result:
             values[node.outputs[0]] = _add(block(copy.outputs[0], lanes), nodes)
     return Body(tuple(inputs), tuple(nodes), values[plain.graph.outputs[0]], plain)
 

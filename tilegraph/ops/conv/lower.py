@@ -6,6 +6,7 @@ has. The result is in blocked layout; the source is too, or it is plain [N, C, *
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,10 +21,11 @@ from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import point
 from tilegraph.ops.prims import Const, Decline, Input, Lowered, Prim
 from tilegraph.ops.pull import Puller
-from tilegraph.ops.space import Apply, Inst, Load, Place, indices_of, insts, rewritten
+from tilegraph.ops.space import Apply, Inst, Load, Place, index_of, indices_of, insts, rewritten
 from tilegraph.spec.dims import Dim
 
 LANES = (8, 16)
+MAX_PRODUCTS = 576  # of one sum with a plain result: longer ones are cut, and their parts kept in memory
 
 
 def lower_conv(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
@@ -53,6 +55,8 @@ class _Convolution(Puller[ConvSpace]):
             raise Decline("no window is in it" if not self.windows else "it reads more than one window, or one at "
                           "more than one place")
         ((window, at, _),) = self.windows.values()
+        if len(self.root.shape) == len(window.shape) == 4:
+            return self._narrow(window, at, value)
         lanes = self.root.shape[-1].as_int()
         if len(self.root.shape) != len(window.shape) + 1 or lanes not in LANES:
             raise Decline(f"the result is not in blocks of {' or '.join(map(str, LANES))} channels")
@@ -74,11 +78,38 @@ class _Convolution(Puller[ConvSpace]):
             window, positions = self._apart(window, positions)
             at = (at[0], at[1], *(Ix() if v is None else Ix.of(v) for v in positions))
             value = rewritten(list(insts(value)), self.places)[id(value)]
-        space = self._space(window, at, value, lanes, filters, batch, block, positions)
+        space = self._space(window, at, value, lanes, filters, batch, block, positions, lane)
         if self.phases:
             space = replace(space, phases=self.phases, address=space.address.replace(self.places))
         _check(space)
         return _flattened(space)
+
+    def _narrow(self, window: Window, at: tuple[Ix, ...], value: Inst) -> ConvSpace:
+        """A plain result of few filters: they and the phases share one block."""
+        batch, channel = _loop(at[0], "the batch"), _loop(at[1], "the channels")
+        rows, columns = (_loop(ix, "a spatial dim") for ix in at[2:])
+        lanes, filters = _lanes_of(window.source), window.shape[1].as_int()
+        if filters is None or [v for v in (batch, channel, rows, columns) if v is not None] != self.loops:
+            raise Decline("the loops of the result are not those of the window")
+        self.windows.clear()
+        positions: tuple[Var | None, ...] = rows, columns
+        if window.kind == "transposed":
+            window, positions = self._apart(window, positions)
+            at = (at[0], at[1], *(Ix() if v is None else Ix.of(v) for v in positions))
+        count = filters * math.prod(v.extent.value for v in self.phases)
+        products = Dim.product(a.kernel for a in window.axes).as_int()
+        if columns is None or count > lanes or products is None:
+            raise Decline(f"a plain result of {count} numbers for each place of the source")
+        space = self._space(window, at, value, lanes, filters, batch, None, positions, Var("lane", Dim.of(lanes)))
+        if space.kind != "conv" or not space.blocked or space.groups > 1 or space.depth * products > MAX_PRODUCTS:
+            raise Decline(f"a plain result of {space.kind} in {space.groups} groups with {space.depth} channels")
+        for inst in insts(space.value):
+            ix = index_of(inst)
+            if ix is not None and (columns in ix.hidden() or ix.coef(columns) not in (Dim.of(0), Dim.of(1))):
+                raise Decline("an operand of the epilogue is not contiguous along the line")
+        space = replace(space, phases=self.phases, plain=(channel, rows, columns))
+        _check(space)
+        return space
 
     def _apart(self, window: Window, positions: tuple[Var | None, ...]) -> tuple[Window, tuple[Var | None, ...]]:
         """A transposed convolution as one of single elements, and its positions: result y is y // kernel, a phase."""
@@ -95,8 +126,7 @@ class _Convolution(Puller[ConvSpace]):
         return replace(window, shape=shape, kind="conv", axes=axes), tuple(found)
 
     def _space(self, window: Window, at: tuple[Ix, ...], value: Inst, lanes: int, filters: int, batch: Var | None,
-               block: Var | None, positions: tuple[Var | None, ...]) -> ConvSpace:
-        lane = self.loops[-1]
+               block: Var | None, positions: tuple[Var | None, ...], lane: Var) -> ConvSpace:
         channels = window.source.shape[1].as_int()
         if channels is None:
             raise Decline("the number of channels is symbolic")
@@ -154,6 +184,17 @@ class _Convolution(Puller[ConvSpace]):
         if isinstance(prim.bias, Const):  # of a single filter
             return Apply(prim.dtype, point("Add", [prim, prim.bias], prim.dtype), (leaf, self.pull(prim.bias, ())))
         return leaf
+
+
+def _lanes_of(source: Prim) -> int:
+    """The channels of a block of the tensor that `source` is a view of."""
+    prim = source
+    while prim.args:
+        prim = prim.args[0]
+    lanes = prim.shape[-1].as_int() if prim.shape else None
+    if lanes not in LANES:
+        raise Decline("the source is not in blocks of channels")
+    return lanes
 
 
 def _exact(coef: Dim, lanes: int) -> Dim:

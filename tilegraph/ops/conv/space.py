@@ -74,6 +74,9 @@ class ConvSpace:
 
     `phases`, of a transposed convolution, one a spatial dim: the place of a result in its window. Each has blocks of
     its own, numbered (phases.., block); `axes` and `at` are those of the source.
+
+    `plain`: the loops of a result that is [N, K, rows, columns], for few filters: `lane` is then (filter, phases..),
+    all in one block, and `value` and `address` are at these loops.
     """
 
     kind: str
@@ -97,10 +100,13 @@ class ConvSpace:
     address: Ix
     factor: Inst | None = None
     phases: tuple[Var, ...] = ()
+    plain: tuple[Var | None, ...] | None = None
 
     @property
     def blocks(self) -> int:
         """Blocks of channels of the result, those of each phase."""
+        if self.plain is not None:
+            return 1
         return -(-self.filters // self.lanes) * math.prod(v.extent.value for v in self.phases)
 
     @property
