@@ -19,6 +19,7 @@ from models.required import MUST_BEST, MUST_HOLD
 from models.zoo import zoo
 from tilegraph.bench import Peer
 from tilegraph.bench.kinds import Found
+from tilegraph.codegen.isa import host
 
 Feeds = dict[str, npt.NDArray[Any]]
 GROUPS = ("chains", "zoo", "built", "attention")
@@ -32,6 +33,7 @@ class Case:
     thread counts, the ratio's interval must reach `NOT_SLOWER`.
     `must_best`: the least median ratio to the best peer, for runs that have other peers.
     `special(found, folder)`: peers that exist for this case only, whose files go into the folder.
+    `precision`: what `optimize` is asked for; answers of peers may then be as far off.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Case:
     runs: int = 30
     must_best: float | None = None
     special: Callable[[Sequence[Found], Path], Sequence[Peer]] = lambda found, folder: ()
+    precision: str = "float32"
 
 
 def cases(group: str) -> list[Case]:
@@ -84,7 +87,7 @@ def _zoo_cases() -> list[Case]:
 
 
 def _built(label: str, name: str, *, dims: dict[str, int] | None = None, other: dict[str, int] | None = None,
-           runs: int = 30, **sizes: Any) -> Case:
+           runs: int = 30, precision: str = "float32", **sizes: Any) -> Case:
     """`dims` makes it a dynamic export, timed at those sizes and verified at `other` too."""
     dynamic = dims is not None
 
@@ -97,7 +100,21 @@ def _built(label: str, name: str, *, dims: dict[str, int] | None = None, other: 
     def others() -> list[Feeds]:
         return [inputs_for(path(), seed=1, dims=other)] if other else []
 
-    return Case(label, "built", path, feeds, others, MUST_HOLD.get(label), runs, MUST_BEST.get(label))
+    def special(found: Sequence[Found], folder: Path) -> list[Peer]:
+        return [Peer(f"openvino-{precision}", path(), engine=one.kind.engine, python=one.python, create=False,
+                     options={"INFERENCE_PRECISION_HINT": precision})
+                for one in found if one.kind.name == "openvino" and not one.absent and precision != "float32"]
+
+    return Case(label, "built", path, feeds, others, MUST_HOLD.get(label), runs, MUST_BEST.get(label), special,
+                precision)
+
+
+def _bfloat16_cases() -> list[Case]:
+    """No cases where the machine has no products of bfloat16: there `--precision bf16` is an error."""
+    if "avx512bf16" not in host().features:
+        return []
+    return [_built("bert_128_bf16", "bert", precision="bf16"),
+            _built("llama_window_4096_bf16", "llama_window", runs=10, precision="bf16")]
 
 
 def _built_cases() -> list[Case]:
@@ -129,6 +146,7 @@ def _built_cases() -> list[Case]:
         _built("mistral_4096", "mistral", runs=10),
         _built("longformer_4096", "longformer", runs=10),
         _built("bigbird_layer_4096", "bigbird", runs=10),
+        *_bfloat16_cases(),
     ]
 
 

@@ -82,7 +82,7 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
     outcome.inputs = shapes(feeds)
     out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    model = optimize(original, target="cpu")
+    model = optimize(original, target="cpu", precision=case.precision)
     folder = Path(model.save(out / f"{case.name}.tilegraph", force=True))
     outcome.optimize_s = time.perf_counter() - start
     outcome.summary = model.summary.to_json()
@@ -103,7 +103,7 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
     start = time.perf_counter()
     if found:
         special = case.special(found, PEERS / case.name)
-        outcome.rivals = rivals(original, feeds, found, PEERS, special)
+        outcome.rivals = rivals(original, feeds, found, PEERS, special, loose=case.precision != "float32")
     for count in threads:
         _time(outcome, [Peer("ONNX Runtime", original), peer_for(folder)], feeds, count, runs,
               create and count == threads[0])

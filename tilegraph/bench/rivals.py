@@ -48,9 +48,10 @@ class Rival:
 
 
 def rivals(original: Path, feeds: Mapping[str, Array], found: Sequence[Found], cache: Path,
-           special: Sequence[Peer] = ()) -> list[Rival]:
+           special: Sequence[Peer] = (), *, loose: bool = False) -> list[Rival]:
     """What takes part against `original` on `feeds`: one entry for each general kind in `found` and each of `special`
-    (peers that were made for this model). Files of graph tools are kept under `cache`.
+    (peers that were made for this model). Files of graph tools are kept under `cache`. `loose`: a lower precision was
+    asked for, so answers may be as far off as those of quantised models.
 
     Raises InputError or WorkerDied if the original itself does not run.
     """
@@ -72,7 +73,7 @@ def rivals(original: Path, feeds: Mapping[str, Array], found: Sequence[Found], c
     if not any(e.peer for e in entries):
         return entries
     wanted = _answers(Peer(ORIGINAL, original, optimization="disable"), feeds)
-    loose = quantised(original)
+    loose = loose or quantised(original)
     return [_checked(entry, feeds, wanted, loose) for entry in entries]
 
 
