@@ -126,6 +126,8 @@ class _Region(Puller[Space]):
         if not any(s.per_row for s in stores) and not cols:
             raise Decline("a single element")
         space = Space(tuple(rows), tuple(cols), tuple(stores), self._ordered_breaks(), None, bool(self.descending))
+        if any(s.per_row for s in stores) and not rows and not any(isinstance(i, Fold) for i in space.insts()):
+            raise Decline("a single element")  # without rows or reductions there is one pass over the columns only
         return _vectorisable(_merged(space))
 
     def _ordered_breaks(self) -> dict[Var, tuple[Dim, ...]]:
