@@ -88,6 +88,10 @@ def optimize(
     mcpu: Mcpu = None,
     precision: PrecisionOption = Precision.float32,
     weights: WeightsOption = Weights.float32,
+    tune: Annotated[bool, typer.Option("--tune", help="Time kernels against ONNX Runtime on this machine; what loses "
+                                       "stays with it.")] = False,
+    tune_budget: Annotated[float | None, typer.Option("--tune-budget", metavar="SECONDS", min=0.0, help="How long "
+                                                      "--tune may measure; default 60.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide everything, compile and write nothing.")] = False,
     dump: Annotated[Path | None, typer.Option("--dump", metavar="DIR", help="Write the model after each pass.")] = None,
     cache_dir: Annotated[Path | None, typer.Option("--cache-dir", metavar="DIR", help="Where compiled kernels are "
@@ -101,7 +105,8 @@ def optimize(
     from tilegraph.cli import commands
 
     commands.optimize(model, target, output, dim, embed, offload.value, portable, list_passes, disable, mcpu,
-                      precision.value, weights.value, dry_run, dump, cache_dir, force, json, quiet, verbose)
+                      precision.value, weights.value, tune, tune_budget, dry_run, dump, cache_dir, force, json, quiet,
+                      verbose)
 
 
 @app.command()

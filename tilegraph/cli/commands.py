@@ -19,8 +19,8 @@ def default_output(model: Path, *, embed: bool = False) -> Path:
 
 def optimize(model: Path | None, target: str, output: Path | None, dim: list[str], embed: bool, offload: Any,
              portable: bool, list_passes: bool, disable: list[str], mcpu: str | None, precision: str, weights: str,
-             dry_run: bool, dump: Path | None, cache_dir: Path | None, force: bool, json: str | None, quiet: bool,
-             verbose: bool) -> None:
+             tune: bool, tune_budget: float | None, dry_run: bool, dump: Path | None, cache_dir: Path | None,
+             force: bool, json: str | None, quiet: bool, verbose: bool) -> None:
     dims = dims_of(dim)
     if model is not None:
         _require_file(model)
@@ -33,10 +33,11 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
             print(name)
         return
     folder = output or default_output(model, embed=embed)
+    tuning = _tuning(tune, tune_budget)
     with progress(quiet=quiet) as step:
         result = compiler.optimize(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
                                    precision=precision, weights=weights, dump=dump, cache_dir=cache_dir,
-                                   progress=step, dry_run=dry_run)
+                                   progress=step, dry_run=dry_run, **tuning)
         saved = None if dry_run else result.save(folder, force=force, embed=embed, portable=portable)
     from tilegraph.cli.tables import show_decisions, show_summary
     from tilegraph.explain import report_of
@@ -52,6 +53,17 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
     if saved is not None:
         out.print(f"written: {saved}", markup=False, soft_wrap=True)
         out.print(f"sha256: {report['sha256']}", markup=False, soft_wrap=True)
+
+
+def _tuning(tune: bool, budget: float | None) -> dict[str, Any]:
+    """The compiler's arguments for `--tune`."""
+    if not tune:
+        if budget is not None:
+            raise UsageError("--tune-budget limits --tune, which is not given")
+        return {}
+    from tilegraph.bench.tune import Measure
+
+    return {"measure": Measure(), **({} if budget is None else {"budget": budget})}
 
 
 def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, seed: int, rtol: float | None,

@@ -6,8 +6,9 @@ import hashlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -21,6 +22,7 @@ from tilegraph.codegen.version import TVM_VERSION
 from tilegraph.compiler.packing import Packer
 from tilegraph.compiler.program import build
 from tilegraph.compiler.result import OptimizedModel, Source, Summary
+from tilegraph.compiler.tune import Measure, tune
 from tilegraph.diagnostics import Diagnostics
 from tilegraph.emit import EmitPartition, emit
 from tilegraph.errors import UsageError
@@ -37,6 +39,7 @@ from tilegraph.targets.base import FLOAT32
 
 OFFLOADS = ("auto", "all", "none")
 RUNTIME = "onnxruntime"
+TUNE_BUDGET_S = 60.0
 
 
 def list_passes(target: str = "cpu") -> list[str]:
@@ -47,19 +50,23 @@ def list_passes(target: str = "cpu") -> list[str]:
 def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
              disable: Collection[str] = (), mcpu: str | None = None, precision: str = FLOAT32,
              weights: str = FLOAT32, dump: Path | None = None, cache_dir: Path | None = None,
-             progress: Callable[[str], None] | None = None, dry_run: bool = False) -> OptimizedModel:
+             progress: Callable[[str], None] | None = None, dry_run: bool = False, measure: Measure | None = None,
+             budget: float = TUNE_BUDGET_S) -> OptimizedModel:
     """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
 
     dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
     only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. precision: "bf16" rounds
     the operands of compiled matrix products to bfloat16 and sums in float32. weights: "int8" or "int4" rounds their
     matrices to integers in blocks. dump: folder for the model after each pass and the kernels' text. dry_run: decide,
-    compile nothing. progress: told each stage's name.
+    compile nothing. progress: told each stage's name. measure: times composites, for about `budget` seconds; those that
+    ONNX Runtime runs faster stay with it.
 
     Raises `InputError` (and its kinds) for what the user can mend.
     """
     if offload not in OFFLOADS:
         raise UsageError(f"--offload {offload}: choose one of {', '.join(OFFLOADS)}")
+    if measure is not None and (mcpu is not None or dry_run):
+        raise UsageError("--tune measures kernels on this machine: leave --mcpu and --dry-run out")
     run = _Run(progress)
     chosen = targets.get(target)
     isa = chosen.isa(mcpu)
@@ -67,7 +74,7 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
         graph = load(model, dims=dims)
     summary = Summary(_name(model), target, _count(graph), options={
         "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision,
-        "weights": weights})
+        "weights": weights, "tune": measure is not None})
     context = PassContext(run.diagnostics)
     passes = chosen.passes(offload, isa, precision, weights)
     pipeline = Pipeline(passes, disabled=disable, instruments=_instruments(dump))
@@ -84,9 +91,15 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
         {"name": d.subject, "reason": d.reason, "bits": d.data["bits"], "block": d.data["block"],
          "relative_error": d.data["relative_error"], "max_error": d.data["max_error"]}
         for d in run.diagnostics.of("weights", taken=True)]
-    store = KernelStore(isa, KernelCache(cache_dir, diagnostics=run.diagnostics), _dumper(dump))
+    cache = KernelCache(cache_dir, diagnostics=run.diagnostics)
+    store = KernelStore(isa, cache, _dumper(dump))
+    slow: frozenset[ir.Node] = frozenset()
+    if measure is not None:
+        with run.stage("tune"), tempfile.TemporaryDirectory(prefix="tilegraph-tune-") as place:
+            slow = tune(list(all_graphs(graph.graph)), graph, measure, partial(_piece, target, cache_dir, Path(place)),
+                        cache, budget, run.diagnostics)
     with run.stage("partition"):
-        groups = [(g, members) for g in all_graphs(graph.graph) for members in group(g, DOMAIN)]
+        groups = [(g, members) for g in all_graphs(graph.graph) for members in group(g, DOMAIN, slow)]
     summary.partitions = len(groups)
     manifest, library = None, b""
     if not dry_run:
@@ -102,10 +115,19 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     else:
         rewritten = graph
     summary.nodes_after = _count(graph)
-    summary.engines = _engines(graph)
+    summary.engines = _engines(graph, slow)
     summary.refusals = [{"node": d.subject, "op": d.op, "reason": d.reason} for d in run.diagnostics if not d.taken]
     summary.seconds = dict(run.diagnostics.seconds)
     return OptimizedModel(model, graph, summary, run.diagnostics, manifest, library, lambda: rewritten)
+
+
+def _piece(target: str, cache_dir: Path | None, place: Path, model: ir.Model) -> Path:
+    """A folder of a model whose composites are made already: only sizes are inferred again."""
+    others = [name for name in list_passes(target) if name != "shapes"]
+    made = optimize(model, target, offload="none", disable=others, cache_dir=cache_dir)
+    if made.manifest is None or not made.manifest.programs:
+        raise RuntimeError("no kernel can be made of it alone")
+    return made.save(place / "piece.tilegraph", force=True)
 
 
 def _instruments(dump: Path | None) -> list[Instrument]:
@@ -174,8 +196,8 @@ def _count(model: ir.Model) -> int:
     return sum(1 for graph in all_graphs(model.graph) for _ in graph)
 
 
-def _engines(model: ir.Model) -> dict[str, int]:
-    counts = Counter(EP_NAME if n.op_type == "EPContext" or n.domain == DOMAIN else RUNTIME
+def _engines(model: ir.Model, slow: Set[ir.Node]) -> dict[str, int]:
+    counts = Counter(EP_NAME if n.op_type == "EPContext" or (n.domain == DOMAIN and n not in slow) else RUNTIME
                      for graph in all_graphs(model.graph) for n in graph)
     return dict(sorted(counts.items()))
 

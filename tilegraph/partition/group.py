@@ -5,20 +5,22 @@ The quotient graph stays acyclic: each group is tested against the graph in whic
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import onnx_ir as ir
 
 from tilegraph.errors import InternalError
 from tilegraph.graph import GraphView, Reach
 
 
-def group(graph: ir.Graph, domain: str) -> list[tuple[ir.Node, ...]]:
-    """The partitions of `graph`: tuples of its nodes of `domain`, each in topological order."""
+def group(graph: ir.Graph, domain: str, left: Set[ir.Node] = frozenset()) -> list[tuple[ir.Node, ...]]:
+    """The partitions of `graph`: tuples of its nodes of `domain` but `left`, each in topological order."""
     view = GraphView(graph)
     reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
     taken: set[ir.Node] = set()
     groups: list[tuple[ir.Node, ...]] = []
     for seed in view.nodes:
-        if seed.domain != domain or seed in taken:
+        if seed.domain != domain or seed in taken or seed in left:
             continue
         members = [seed]
         changed = True
@@ -26,7 +28,9 @@ def group(graph: ir.Graph, domain: str) -> list[tuple[ir.Node, ...]]:
             changed = False
             near = {n for m in members for n in (*view.consumers(m), *view.producers(m))}
             for node in sorted(near - set(members), key=view.order.__getitem__):
-                if node.domain == domain and node not in taken and reach.is_convex([*members, node]):
+                if node.domain != domain or node in taken or node in left:
+                    continue
+                if reach.is_convex([*members, node]):
                     members.append(node)
                     changed = True
         if not reach.is_convex(members):

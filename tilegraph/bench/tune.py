@@ -1,0 +1,72 @@
+"""Times one composite for `optimize --tune`: our folder and ONNX Runtime on its definition, in turns in one child.
+
+Both run with one thread, on the same inputs, and the least of each is taken: what others do on the machine only adds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+
+from tilegraph.bench.machine import versions
+
+SECONDS = 0.4  # of alternated runs for one composite
+TIMEOUT_S = 120.0
+
+
+class Measure:
+    """See `tilegraph.compiler.tune.Measure`."""
+
+    def __init__(self) -> None:
+        self.machine = json.dumps(versions(), sort_keys=True)
+
+    def __call__(self, original: ir.Model, ours: Path) -> tuple[float, float]:
+        with tempfile.TemporaryDirectory(prefix="tilegraph-tune-") as folder:
+            path = Path(folder) / "original.onnx"
+            ir.save(original, path, external_data="original.data")
+            command = [sys.executable, "-m", "tilegraph.bench.tune", str(path), str(ours / "model.onnx")]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise RuntimeError(f"it took more than {TIMEOUT_S:.0f} s") from error
+        if done.returncode:
+            words = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            raise RuntimeError(words[0])
+        kernel, runtime = json.loads(done.stdout)
+        return float(kernel), float(runtime)
+
+
+def main(original: str, ours: str) -> None:
+    """In the child: prints [seconds of ours, seconds of ONNX Runtime]."""
+    import time
+
+    import onnxruntime as ort
+
+    import tilegraph.runtime
+    from tilegraph.verify.inputs import make_inputs
+
+    feeds = make_inputs(original)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    sessions = [tilegraph.runtime.session(Path(ours), threads=1),
+                ort.InferenceSession(original, options, providers=["CPUExecutionProvider"])]
+    best = [float("inf"), float("inf")]
+    for session in sessions:
+        session.run(None, feeds)
+    end, rounds = time.perf_counter() + SECONDS, 0
+    while rounds < 5 or time.perf_counter() < end:
+        for k, session in enumerate(sessions):
+            start = time.perf_counter()
+            session.run(None, feeds)
+            best[k] = min(best[k], time.perf_counter() - start)
+        rounds += 1
+    print(json.dumps(best))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
