@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: on a busy machine a deadline fails what is right.
+settings.register_profile("tilegraph", deadline=None)
+settings.load_profile("tilegraph")
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = ROOT.parent / "shared" / "corpus" / "corpus.tar.xz"
