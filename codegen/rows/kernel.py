@@ -14,7 +14,7 @@ from tilegraph.codegen import schedule
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
-from tilegraph.codegen.rows import across, folds
+from tilegraph.codegen.rows import across, crossed, folds
 from tilegraph.codegen.rows.folds import Accumulators
 from tilegraph.codegen.rows.values import Values, refuse_empty
 from tilegraph.codegen.tir_math import V
@@ -27,6 +27,8 @@ def generate(space: Space, name: str, vector_bits: int) -> Generated:
     """Emits `space` as the function `name` for registers of `vector_bits` bits."""
     if space.across is not None:
         return across.generate(space, name, vector_bits)
+    if lanes := crossed.lanes_of(space, vector_bits):
+        return crossed.generate(space, name, lanes)
     return _Kernel(space, name, vector_bits).run()
 
 

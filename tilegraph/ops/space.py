@@ -15,6 +15,8 @@ from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.prims import Point
 from tilegraph.spec.dims import Dim
 
+LEAST_SQUARE = 4  # rows and columns: smaller squares gain nothing from being turned
+
 
 @dataclass(frozen=True, eq=False)
 class Inst:
@@ -216,3 +218,32 @@ def traffic(space: Space) -> tuple[Dim, Dim]:
     for store in space.stores:
         written = written + Dim.product(v.extent for v in store.address.vars()) * BYTES[store.stored]
     return sum(read.values(), Dim.of(0)), written
+
+
+def crossed(space: Space) -> Var | None:
+    """The row loop along which all operands are contiguous that the lanes read with a stride; None where there is none.
+
+    Such operands can be read in squares of both loops and turned in registers, if nothing is reduced or concatenated.
+    """
+    if space.across is not None or space.breaks or any(s.per_row for s in space.stores):
+        return None
+    lanes, found = space.lanes, []
+    if _small(lanes.extent):
+        return None
+    for inst in space.insts():
+        if isinstance(inst, (Fold, Running, Choose)):
+            return None
+        if uneven(inst, lanes) is not None:
+            if not isinstance(inst, Load) or inst.address.dynamic:
+                return None
+            found.append(inst.address)
+    for var in reversed((*space.rows, *space.cols[:-1])):
+        turned = all(ix.coef(var) == 1 and not {var, lanes} & ix.hidden() for ix in found)
+        if found and turned and not _small(var.extent):
+            return var
+    return None
+
+
+def _small(extent: Dim) -> bool:
+    size = extent.as_int()
+    return size is not None and size < LEAST_SQUARE
