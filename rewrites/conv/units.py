@@ -158,8 +158,13 @@ def _join(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int,
     if not nodes:
         return None
     writer = _Trial(Twins(lanes), lanes, opsets.get("", 1))
-    write_join(writer, nodes)
-    plan_join(lower_join(writer.nodes, [writer.blocked[node.outputs[0]]], opsets))
+    try:
+        write_join(writer, nodes)
+        plan_join(lower_join(writer.nodes, [writer.blocked[node.outputs[0]]], opsets))
+    except Decline:
+        if node.op_type == "Add":  # pointwise, then
+            return None
+        raise
     return Unit(nodes, tuple(writer.source.reads), "Join")
 
 

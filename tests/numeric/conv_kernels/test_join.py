@@ -130,6 +130,8 @@ def test_extents_that_cannot_be_equal_are_refused() -> None:
     parts = [part(2, 24, 8, 12, seed=0), part(2, 8, 4, 6, seed=1)]
     made, _ = lowered(text_of(parts, [(1, 1), (2, 2)], "Concat").replace("[2,8,4,6]", "[2,8,h,6]"))
     assert isinstance(plan_join(made), JoinSpace)
+    with pytest.raises(Decline, match=r"extents \S+ and \S+ are joined"):  # 1 and 2*h: the sum may be a broadcast
+        plan_join(lowered(text_of([part(2, 8, 1, 6, seed=0), parts[1]], [(1, 1), (2, 2)], "Add", "1W hw"))[0])
     with pytest.raises(Decline, match="extents 12 and 10 are joined"):
         plan_join(lowered(text_of(parts, [(1, 1), (2, 2)], "Concat", "HW hw").replace("H,W]", "H,12]").replace(
             "h,w]", "h,5]"))[0])

@@ -166,10 +166,11 @@ def test_joins_take_the_upsampling_that_only_they_read() -> None:
         ("y = Add(r, x) u = Relu(x) }", "Resize+Add"),
         ("y = Concat<axis = 1>(x, r) u = Relu(r) }", "Concat"),  # somebody else reads the larger value
         ("y = Mul(x, r) u = Relu(x) }", "Mul"),  # no join
+        ("g = GlobalMaxPool(x) y = Add(r, g) u = Relu(x) }", "Add"),  # a broadcast: pointwise
     ]:
         found, refusals = units(head + text)
         assert unit in found, (found, refusals)
-        assert ("Resize" in found) == (unit in ("Concat", "Mul"))
+        assert ("Resize" in found) == (unit in ("Concat", "Mul", "Add"))
 
 
 def test_extents_behind_strides_come_from_what_the_kernel_reads() -> None:

@@ -115,7 +115,8 @@ def plan_join(lowered: Lowered) -> JoinSpace:
         parts.append(Part(source.slot, channels, high, wide, down, across))
         pairs += [(n, batch), (rows, high * down), (columns, wide * across)]
     for a, b in pairs:
-        if a.as_int() is not None and b.as_int() is not None and a != b:
+        static = a.as_int() is not None and b.as_int() is not None
+        if a != b and (static or a == 1 or b == 1):  # 1 may be a broadcast, in a sum
             raise Decline(f"extents {a} and {b} are joined")
     kept = tuple(dict.fromkeys(pair for pair in pairs if pair[0] != pair[1]))
     channels = sum(joined.channels) if joined.kind == "concat" else joined.channels[0]
