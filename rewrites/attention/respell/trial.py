@@ -13,6 +13,7 @@ from tilegraph.rewrites.attention.respell.biases import beside_views
 from tilegraph.rewrites.attention.respell.blocks import blocks_together
 from tilegraph.rewrites.attention.respell.contractions import sums_of_products
 from tilegraph.rewrites.attention.respell.edit import Site
+from tilegraph.rewrites.attention.respell.repeats import repeated
 from tilegraph.rewrites.attention.respell.shared import side_by_side
 from tilegraph.rewrites.attention.respell.sides import weights_first
 from tilegraph.rewrites.normalise.dead_code import DeadCode
@@ -20,7 +21,7 @@ from tilegraph.rewrites.normalise.edit import Names
 
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _LISTS = 13  # the opset from which sizes and axes of every operator are inputs
-_RULES = (sums_of_products, blocks_together, weights_first, side_by_side, beside_views)
+_RULES = (repeated, sums_of_products, blocks_together, weights_first, side_by_side, beside_views)
 
 
 def respell_winners(model: ir.Model, stage: str, context: PassContext,

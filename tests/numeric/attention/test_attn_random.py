@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.numeric.attention.attn_runner import compile_attention, run
-from tests.unit.attention.spellings import LAYOUTS, MASKS, SCALES, SOFTMAXES, Spelling
+from tests.unit.attention.spellings import AFTER, LAYOUTS, MASKS, REPEATS, SCALES, SOFTMAXES, Spelling
 
-EXAMPLES = int(os.environ.get("TILEGRAPH_EXAMPLES", "12"))
-_SIZED_BY_CONSTANTS = ("causal-inf", "causal-min", "causal-where", "causal-multiply", "causal+padding", "alibi",
-                       "blocks")
+EXAMPLES = int(os.environ.get("TILEGRAPH_EXAMPLES", "16"))
+_SIZED_BY_CONSTANTS = ("causal-inf", "causal-min", "causal-1e4", "causal-where", "causal-keep", "causal-multiply",
+                       "causal+padding", "alibi", "blocks", "random")
+# Masks that leave no finite number between a key and being hidden: another mask may follow the softmax.
+_EXACT = ("none", "causal-keep", "positions", "window", "softcap", "padding-bool")
 
 
 @st.composite
@@ -28,11 +30,13 @@ def spellings(draw: st.DrawFn) -> Spelling:
     packed = layout == "packed"
     keys = queries if packed or mask not in ("none", "bias", "softcap", "padding") else draw(st.integers(1, 150))
     depth = draw(st.integers(1, 70))
+    softmax = draw(st.sampled_from((*SOFTMAXES, AFTER) if mask in _EXACT else SOFTMAXES))
+    fixed = softmax == AFTER or layout == "batched" or mask in _SIZED_BY_CONSTANTS or queries == keys
     return Spelling(
         draw(st.integers(1, 2)), draw(st.integers(1, 3)), queries, keys, depth,
         depth if packed else draw(st.integers(1, 70)), layout=layout, scale=draw(st.sampled_from(SCALES)), mask=mask,
-        softmax=draw(st.sampled_from(SOFTMAXES)), window=draw(st.integers(1, 80)),
-        symbolic=layout != "batched" and mask not in _SIZED_BY_CONSTANTS and queries != keys and draw(st.booleans()))
+        softmax=softmax, window=draw(st.integers(1, 80)), repeat=draw(st.sampled_from(REPEATS)),
+        right=draw(st.booleans()), symbolic=not fixed and draw(st.booleans()))
 
 
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, phases=(Phase.generate,),

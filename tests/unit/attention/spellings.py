@@ -12,15 +12,18 @@ from onnx import TensorProto, helper, numpy_helper
 Array = np.ndarray[Any, Any]
 MIN = float(np.finfo(np.float32).min)
 LAYOUTS = ("heads", "merged", "batched", "grouped", "packed", "einsum")
-SCALES = ("after", "divide", "query", "split", "none")
-MASKS = ("none", "causal-inf", "causal-min", "causal-where", "causal-multiply", "positions", "window", "padding",
+SCALES = ("after", "divide", "query", "split", "none", "cast")
+REPEATS = ("expand", "concat", "tile")  # how grouped heads are repeated
+MASKS = ("none", "causal-inf", "causal-min", "causal-1e4", "causal-where", "causal-keep", "causal-multiply", "random",
+         "positions", "window", "padding",
          "padding-bool", "causal+padding", "bias", "softcap", "alibi", "blocks")
-SOFTMAXES = ("op", "spelled", "guarded")
+SOFTMAXES = ("op", "spelled", "guarded", "log", "logsumexp", "plain")
+AFTER = "after"  # masked after the softmax, and divided by the sum again
 
 
 @dataclass
 class Spelling:
-    """One attention. `symbolic`: batch and sequence are named dims. `offset`: position of the first query."""
+    """One attention. `symbolic`: batch and sequence are named dims. `right`: the weights are the right operand."""
 
     batch: int = 1
     heads: int = 2
@@ -35,6 +38,8 @@ class Spelling:
     symbolic: bool = False
     opset: int = 18
     window: int = 3
+    repeat: str = "expand"
+    right: bool = False
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inits: dict[str, Array] = field(default_factory=dict)
     inputs: dict[str, tuple[list[Any], int]] = field(default_factory=dict)
@@ -107,6 +112,14 @@ class Spelling:
             self.inputs[name] = [b, shared, t, size], 1
             self.const("axis2", np.array([2]))
             self.add("Unsqueeze", [name, "axis2"], f"{name}_one")
+            if self.repeat != "expand" and not self.symbolic:
+                if self.repeat == "concat":
+                    self.add("Concat", [f"{name}_one", f"{name}_one"], f"{name}_two", axis=2)
+                else:
+                    self.add("Tile", [f"{name}_one", self.const("twice", np.array([1, 1, 2, 1, 1]))], f"{name}_two")
+                self.const(f"{name}_shape", np.array([self.batch, shared * 2, self.keys, size]))
+                made.append(self.add("Reshape", [f"{name}_two", f"{name}_shape"], f"{name}_all"))
+                continue
             self.const(f"{name}_times", np.array([1, 1, 2, 1, 1]))
             self.add("Expand", [f"{name}_one", f"{name}_times"], f"{name}_two")
             if self.symbolic:
@@ -160,6 +173,9 @@ class Spelling:
             x = self.add("Reshape", [x, "four"], "scores4")
         if self.scale == "after":
             x = self.add("Mul", [x, self.const("factor", np.float32(factor))], "scaled")
+        elif self.scale == "cast":  # an upcast that the exporter kept
+            x = self.add("Cast", [self.add("Mul", [x, self.const("factor", np.float32(factor))], "scaled")], "upcast",
+                         to=TensorProto.FLOAT)
         elif self.scale == "divide":
             x = self.add("Div", [x, self.const("factor", np.float32(1 / factor))], "scaled")
         x = self._modify(x)
@@ -168,7 +184,8 @@ class Spelling:
             x = self.add("Reshape", [x, "three"], "masked3")
         p = self._soft(x)
         if self.layout == "einsum":
-            return self.add("Einsum", [p, v], "product", equation="bhij,bjhe->bihe")
+            return self.add("Einsum", [v, p] if self.right else [p, v], "product",
+                            equation="bjhe,bhij->bihe" if self.right else "bhij,bjhe->bihe")
         return self.add("MatMul", [p, v], "product")
 
     def _soft(self, x: str) -> str:
@@ -178,7 +195,22 @@ class Spelling:
             self.add("Exp", [self.add("Sub", [x, "peak"], "shifted")], "powers")
             self.add("ReduceSum", ["powers", self.const("last", np.array([-1]))], "total", keepdims=1)
             return self.add("Div", ["powers", "total"], "weights")
+        if self.softmax == "log":
+            return self.add("Exp", [self.add("LogSoftmax", [x], "logs", axis=-1)], "weights")
+        if self.softmax == "logsumexp":
+            self.add("ReduceLogSumExp", [x, self.const("last", np.array([-1]))] if self.opset >= 18 else [x], "all",
+                     keepdims=1, **({} if self.opset >= 18 else {"axes": [-1]}))
+            return self.add("Exp", [self.add("Sub", [x, "all"], "logs")], "weights")
+        if self.softmax == "plain":
+            self.add("Exp", [x], "powers")
+            self.add("ReduceSum", ["powers", self.const("last", np.array([-1]))], "total", keepdims=1)
+            return self.add("Div", ["powers", "total"], "weights")
         p = self.add("Softmax", [x], "weights", axis=-1)
+        if self.softmax == AFTER:
+            keep = self.const("keep", self.kept()[None, None] if self.layout != "batched" else self.kept()[None])
+            self.add("Mul", [p, self.add("Cast", [keep], "number", to=TensorProto.FLOAT)], "kept_weights")
+            self.add("ReduceSum", ["kept_weights", self.const("last", np.array([-1]))], "kept_total", keepdims=1)
+            return self.add("Div", ["kept_weights", "kept_total"], "again")
         if self.softmax == "guarded":
             self.add("IsNaN", [p], "bad")
             p = self.add("Where", ["bad", self.const("nought", np.float32(0)), p], "safe")
@@ -191,6 +223,12 @@ class Spelling:
             return self.add("Reshape", ["unsplit", "out_shape"], "out")
         return out
 
+    def kept(self) -> Array:
+        """What a mask after the softmax keeps: the first key is always there."""
+        keep = np.random.default_rng(5).random((self.queries, self.keys)) < 0.6
+        keep[:, 0] = True
+        return keep
+
     # -- masks ------------------------------------------------------------------------------------------------
     def allowed(self) -> Array:
         i, j = np.arange(self.queries)[:, None], np.arange(self.keys)[None]
@@ -198,6 +236,8 @@ class Spelling:
             return np.asarray((j <= i) & (j > i - self.window))
         if self.mask == "blocks":
             return np.asarray((i // 4 + j // 4) % 3 != 1) | (j == 0)
+        if self.mask == "random":
+            return np.asarray(np.random.default_rng(6).random((self.queries, self.keys)) < 0.3) | (j == 0)
         return np.asarray(j <= i)
 
     def _modify(self, x: str) -> str:
@@ -211,7 +251,13 @@ class Spelling:
         match mask:
             case "none":
                 return x
-            case "causal-inf" | "causal" | "blocks":
+            case "causal-1e4":
+                self.const("mask", np.where(allowed, 0, -1e4).astype(np.float32))
+                return self.add("Add", [x, "mask"], "masked")
+            case "causal-keep":
+                self.const("shown", allowed)
+                return self.add("Where", ["shown", x, self.const("low", np.float32(-np.inf))], "masked")
+            case "causal-inf" | "causal" | "blocks" | "random":
                 self.const("mask", np.where(allowed, 0, -np.inf).astype(np.float32))
                 return self.add("Add", [x, "mask"], "masked")
             case "causal-min":
@@ -299,6 +345,9 @@ class Spelling:
             p = e / e.sum(-1, keepdims=True)
         if self.softmax == "guarded":
             p = np.where(np.isnan(p), 0, p)
+        if self.softmax == AFTER:
+            p = p * self.kept()
+            p = p / p.sum(-1, keepdims=True)
         out = np.asarray(p @ v)
         if self.layout in ("merged", "packed"):
             b, h, s, e_ = out.shape
@@ -326,10 +375,12 @@ class Spelling:
     def _masked(self, mask: str, x: Array, feeds: dict[str, Array]) -> Array:
         allowed = self.allowed()
         match mask:
-            case "causal-inf" | "causal" | "blocks" | "positions" | "window":
+            case "causal-inf" | "causal" | "blocks" | "positions" | "window" | "random" | "causal-keep":
                 return np.where(allowed, x, -np.inf)
             case "causal-min":
                 return np.where(allowed, x, np.float64(MIN))
+            case "causal-1e4":
+                return np.asarray(np.where(allowed, x, x - 1e4))
             case "causal-where":
                 return np.where(allowed, x, np.float64(MIN))
             case "causal-multiply":

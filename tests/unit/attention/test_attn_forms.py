@@ -18,6 +18,7 @@ SUM = N("ReduceSum", ["e", "last"], ["t"])
 RNG = np.random.default_rng(0)
 CONSTS = {"last": np.array([-1]), "zero": np.float32(0), "one": np.float32(1), "tiny": np.float32(1e-9),
           "small": np.float32(1e-3), "low": np.float32(-np.inf), "medium": np.float32(-10),
+          "other": RNG.random((16, 16)) < 0.7,
           "lowest": np.float32(np.finfo(np.float32).min), "keep": RNG.random((16, 16)) < 0.5,
           "signed": np.float32(RNG.standard_normal((16, 16)))}
 
@@ -39,6 +40,7 @@ SOFT = N("Softmax", ["s"], ["p0"], axis=-1)
 MASK = N("Cast", ["keep"], ["mask"], to=TensorProto.FLOAT)
 MASKED = [SOFT, MASK, N("Mul", ["p0", "mask"], ["e"]), SUM]
 DIVIDED = N("Div", ["e", "t"], ["p"])
+CHOSEN = [N("Where", ["keep", "p0", "zero"], ["e"]), SUM]
 POSITIVE = N("Greater", ["t", "zero"], ["some"])
 
 FORMS = {
@@ -55,6 +57,8 @@ FORMS = {
               N("Div", ["p0", "u"], ["p"])],
     "masked, empty rows 0": [*MASKED, POSITIVE, N("Where", ["some", "t", "one"], ["u"]), N("Div", ["e", "u"], ["w"]),
                              N("Where", ["some", "w", "zero"], ["p"])],
+    "masked twice by infinity": [N("Where", ["other", "s", "low"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
+                                 *CHOSEN, DIVIDED],
     "hidden keys 0": [N("Where", ["keep", "s", "low"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
                       N("Where", ["keep", "p0", "zero"], ["p"])],
     "lowest keys 0": [N("Where", ["keep", "s", "lowest"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
@@ -72,6 +76,10 @@ def test_a_softmax(form: str) -> None:
 
 
 NEARLY = {
+    "masked twice": ([N("Add", ["s", "signed"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1), *CHOSEN, DIVIDED],
+                     "before it"),
+    "masked twice by numbers": ([N("Where", ["other", "s", "lowest"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
+                                 *CHOSEN, DIVIDED], "before it"),
     "low keys 0": ([N("Where", ["keep", "s", "medium"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),
                     N("Where", ["keep", "p0", "zero"], ["p"])], "not a softmax"),
     "other keys 0": ([N("Where", ["keep", "s", "low"], ["s1"]), N("Softmax", ["s1"], ["p0"], axis=-1),

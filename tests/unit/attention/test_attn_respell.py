@@ -17,7 +17,8 @@ SHAPES: dict[str, list[Any]] = {
     "q": [1, 2, 16, 8], "k": [1, 2, 8, 16], "v": [1, 2, 16, 8], "v2": [1, 2, 16, 8], "vt": [1, 2, 8, 16],
     "kn": [1, 2, 16, 8], "rows": [1, 2, 16, 4, 1], "columns": [1, 2, 16, 1, 4], "row": [1, 2, 16, 4, 1],
     "qb": [1, 2, 3, 8, 4], "kb": [1, 2, 3, 4, 16], "kc": [1, 2, 8, 4], "vb": [1, 2, 3, 16, 4], "vc": [1, 2, 8, 4],
-    "ma": [1, 1, 3, 8, 16]}
+    "ma": [1, 1, 3, 8, 16],
+    "k1": [1, 1, 8, 16], "v1": [1, 1, 16, 8], "q4": [1, 4, 16, 8]}
 SCORES, SOFT = N("MatMul", ["q", "k"], ["s"], name="first"), N("Softmax", ["s"], ["p"], axis=-1)
 CONSTS: dict[str, Any] = {
     "last": np.array([-1]), "four": np.array([-2]), "axis2": np.array([2]), "axis3": np.array([3]),
@@ -30,7 +31,8 @@ def model(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str] = ("o",)) -> o
     read = {name for node in nodes for name in node.input}
     made = helper.make_model(helper.make_graph(
         list(nodes), "g",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in SHAPES.items() if n in read],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in SHAPES.items()
+         if n in read and not any(n in node.output for node in nodes)],
         [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs],
         [numpy_helper.from_array(a, n) for n, a in CONSTS.items() if n in read]),
         opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
@@ -64,6 +66,12 @@ def blocks(**changed: Any) -> list[onnx.NodeProto]:
 
 
 CHANGED = {
+    "heads repeated by Concat": [
+        N("Concat", ["k1", "k1"], ["k"], axis=1), N("Concat", ["v1", "v1"], ["v"], axis=1), SCORES, SOFT,
+        N("MatMul", ["p", "v"], ["o"], name="last")],
+    "groups repeated by Concat": [
+        N("Concat", ["k", "k"], ["k4"], axis=1), N("Concat", ["v", "v"], ["v4"], axis=1),
+        N("MatMul", ["q4", "k4"], ["s"], name="first"), SOFT, N("MatMul", ["p", "v4"], ["o"], name="last")],
     "blocks": blocks(),
     "weights on the right": [SCORES, SOFT, N("Transpose", ["p"], ["pt"], perm=[0, 1, 3, 2]),
                              N("MatMul", ["vt", "pt"], ["o0"], name="last"), N("Mul", ["o0", "half"], ["o"])],
@@ -92,6 +100,7 @@ def test_changed(name: str) -> None:
     ops = [n.op_type.partition("_")[0] for n in graph.graph]
     assert ops.count("Attention") == 1
     assert not {"MatMul", "Einsum", "ReduceSum", "Softmax"} & set(ops)
+    assert "repeated" not in name or ops == ["Attention"]
     if name == "two values, joined":
         assert not {"Split", "Transpose"} & set(ops)
 

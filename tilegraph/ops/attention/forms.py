@@ -21,6 +21,7 @@ from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, Place, insts
 NOT_A_SOFTMAX = "the weights of the second matrix product are not a softmax over its keys"
 _LOWEST = float("-inf")
 _LOW = -1e30
+_HIDING = -50.0
 _TINY = 2.0 ** -25  # half of what a float32 of 1 can tell
 
 
@@ -65,6 +66,9 @@ class _Exponent:
             if empty:
                 raise Decline("rows whose weights add up to 0 are treated apart, and no mask tells which they are")
             return Softmax(self.base)
+        if any(_may_hide(inst) for inst in insts(self.base)):
+            raise Decline("a mask after the softmax, of scores that finite numbers may hide before it: where both hide "
+                          "all keys of a row, its weights are 0 by underflow")
         mask = terms[0]
         for term in terms[1:]:
             mask = _add(mask, term)
@@ -120,7 +124,8 @@ class _Reader:
             if _is(zero, 0) and self._hides_the_same(condition, weights, when):
                 y, empty = self._normal(_unrounded(weights))
                 term = _choose(condition, *((0.0, _LOWEST) if when else (_LOWEST, 0.0)))
-                return replace(y, terms=(*y.terms, term)).softmax(True) if not empty else y.softmax(True)
+                if not empty and not y.terms:
+                    return Softmax(_add(y.base, term), hides=term)
         raise Decline(NOT_A_SOFTMAX)
 
     def _hides_the_same(self, condition: Inst, weights: Inst, when: bool) -> bool:
@@ -261,6 +266,13 @@ def _where_positive(condition: Inst, one: Inst, other: Inst) -> _Kept | None:
             if _is(zero, 0):
                 return _Kept(value, other, one, False)
     return None
+
+
+def _may_hide(inst: Inst) -> bool:
+    """Whether a part of the scores may be so low that powers are 0 next to others: a number, or one from memory."""
+    if isinstance(inst, Load):
+        return inst.dtype.startswith("float")
+    return isinstance(inst, Literal) and inst.dtype.startswith("float") and _LOWEST < inst.value <= _HIDING
 
 
 def _is_never_negative(value: Inst) -> bool:
