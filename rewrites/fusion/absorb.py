@@ -26,6 +26,7 @@ from tilegraph.rewrites.fusion.base import opsets_of
 from tilegraph.rewrites.fusion.blocked import cut_out, free_in_runtime
 from tilegraph.rewrites.fusion.composite import DOMAIN
 from tilegraph.rewrites.fusion.grow import grow
+from tilegraph.rewrites.fusion.integers import parts_of_integers
 from tilegraph.rewrites.fusion.legal import Candidate, elements, size_bytes, work
 from tilegraph.rewrites.fusion.regions import STAGE, RegionFusion
 from tilegraph.rewrites.fusion.verdicts import Verdicts
@@ -58,7 +59,7 @@ class AbsorbLeftovers(RegionFusion):
             return []
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
         verdicts = Verdicts(opsets_of(model), plan_small)
-        free = set(left)
+        free = set(left) - parts_of_integers(view)
         kernels: dict[ir.Node, tuple[ir.Node, ...]] = {  # with what became one node with each
             n: (n,) for n in view.nodes if n.domain == DOMAIN}
         refusals: dict[ir.Node, str] = {}

@@ -18,6 +18,7 @@ from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
 from tilegraph.rewrites.fusion.grow import grow
+from tilegraph.rewrites.fusion.integers import REASON, parts_of_integers
 from tilegraph.rewrites.fusion.legal import Candidate, price
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
@@ -65,7 +66,9 @@ class RegionFusion(CompositePass):
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
         verdicts = Verdicts(opsets_of(model))
         taken: set[ir.Node] = set()
-        refusals: dict[ir.Node, str] = {}
+        if self.offload == "auto":
+            taken = parts_of_integers(view)
+        refusals: dict[ir.Node, str] = dict.fromkeys(taken, REASON)
         found: list[Candidate] = []
         pinned: set[ir.Value] = set()  # read by clones, beside the nodes that the view knows of
 

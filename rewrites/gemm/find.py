@@ -83,7 +83,13 @@ def _examine(product: ir.Node, members: tuple[ir.Node, ...], view: GraphView, op
 
 
 def _follows(free: Callable[[ir.Node], bool], node: ir.Node) -> bool:
-    """Whether a pointwise node or view may follow the product."""
+    """Whether a pointwise node or view may follow the product.
+
+    What is computed of a result that was rounded to 8 bits is left to regions: they read a quarter of the bytes, and
+    several vectors at a time.
+    """
+    if domain_of(node) == "" and node.op_type == "DequantizeLinear":
+        return False
     return free(node) and (kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type in VIEWS))
 
 

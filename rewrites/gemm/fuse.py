@@ -20,9 +20,11 @@ from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
+from tilegraph.rewrites.fusion.integers import parts_of_integers
 from tilegraph.rewrites.gemm.find import Candidate, find, is_product, readers_outside
 from tilegraph.rewrites.gemm.price import check_price
 from tilegraph.rewrites.gemm.rounding import rounded_nodes
+from tilegraph.rewrites.gemm.stored import has_constant_matrix
 
 STAGE = "gemm"
 
@@ -60,13 +62,14 @@ class GemmFusion(CompositePass):
     def _candidates(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)
         opsets = opsets_of(model)
+        kept = parts_of_integers(view, has_constant_matrix) if self.offload == "auto" else set()
         taken: set[ir.Node] = set()
         found: list[Candidate] = []
         for node in view.nodes:
             if not is_product(node):
                 continue
             try:
-                candidate = find(node, view, opsets, lambda n: n not in taken and not is_product(n))
+                candidate = find(node, view, opsets, lambda n: n not in taken and n not in kept and not is_product(n))
                 if self.offload == "auto":
                     check_price(candidate.space)
             except Decline as reason:

@@ -43,6 +43,21 @@ def matrix_nodes(product: ir.Node, view: GraphView, free: Callable[[ir.Node], bo
     return tuple(sorted(found, key=view.order.__getitem__))
 
 
+def has_constant_matrix(product: ir.Node) -> bool:
+    """Whether the second operand of a MatMul or Gemm is made from constants alone."""
+    stack = [product.inputs[1]] if product.op_type in ("MatMul", "Gemm") and len(product.inputs) > 1 else [None]
+    while stack:
+        value = stack.pop()
+        node = None if value is None else value.producer()
+        if value is None or (node is None and constant_of(value) is None):
+            return False
+        if node is not None and node.op_type != "Constant":
+            if not _computes(node):
+                return False
+            stack += [v for v in node.inputs if v is not None]
+    return True
+
+
 def integer_rows(product: ir.Node, free: Callable[[ir.Node], bool]) -> tuple[ir.Node, ...]:
     """The DequantizeLinear of a product's rows whose matrix is dequantized too: such products are ones of integers,
     here and in ONNX Runtime."""

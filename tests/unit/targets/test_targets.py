@@ -8,7 +8,7 @@ from tilegraph import targets
 from tilegraph.codegen.isa import BASES
 from tilegraph.errors import UsageError
 from tilegraph.passes import Pipeline
-from tilegraph.rewrites.fusion import RegionFusion
+from tilegraph.rewrites.fusion import QuantizeBarrier, RegionFusion
 
 
 def test_every_target_is_described_and_has_a_pipeline() -> None:
@@ -23,9 +23,10 @@ def test_every_target_is_described_and_has_a_pipeline() -> None:
 
 def test_regions_come_last_and_know_what_to_offload() -> None:
     for offload in ("all", "auto", "none"):
-        last = list(targets.get("cpu").passes(offload))[-1]
+        *_, last, barrier = targets.get("cpu").passes(offload)
         assert isinstance(last, RegionFusion)
         assert last.offload == offload
+        assert isinstance(barrier, QuantizeBarrier)  # looks at all that became kernels
 
 
 def test_an_unknown_target_names_the_known_ones() -> None:
