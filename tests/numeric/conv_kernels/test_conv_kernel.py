@@ -312,3 +312,13 @@ def test_other_plain_results_are_refused(shape: str, weights: str, why: str) -> 
         "K", weights.split(",", maxsplit=1)[0]), plain_result=True)
     with pytest.raises(Decline, match=why):
         plan_conv(lower_conv(made.nodes, [made.output], {"": 20}))
+
+
+@pytest.mark.parametrize("window", ["Conv(q, w)", "Conv<pads=[1,1,1,1]>(q, v)", "ConvTranspose<strides=[2,3]>(q, u)"])
+def test_scaled_and_transposed_with_vectors_of_256_bits(window: str) -> None:
+    feeds = {"x": normal(2, 20, 9, 9), "s": normal(2, 20, 1, 1, seed=3), "w": normal(24, 20, 1, 1, scale=.2),
+             "v": normal(24, 20, 3, 3, scale=.08), "u": normal(20, 12, 2, 3, scale=.2)}
+    used = {name: a for name, a in feeds.items() if name in "xs" or f"q, {name})" in window}
+    heads = ", ".join(f"float[{','.join(map(str, a.shape))}] {name}" for name, a in used.items())
+    text = f"({heads}) => (float[2,{12 if 'Trans' in window else 24},A,B] y) {{ q = Mul(x, s) y = {window} }}"
+    close(run(text, used, lanes=8, blocked=("x", "s"), isa=Isa("x86-64-v3"), fences=True), reference(text, used))
