@@ -27,18 +27,21 @@ from tilegraph.rewrites.gemm.rounding import rounded_nodes
 from tilegraph.rewrites.gemm.stored import has_constant_matrix
 
 STAGE = "gemm"
+MIN_BITS = 256
 
 
 class GemmFusion(CompositePass):
     """Takes the products that are expected to win, or with offload "all" every one that it can.
 
     `precision` "bf16": in kernels, operands are rounded to bfloat16; what stays with ONNX Runtime stays float32.
+    `vector_bits`: of the registers that kernels will have. Without fused multiply-add, below 256, there are none.
     """
 
     name = "fuse-gemm"
 
-    def __init__(self, offload: str = "auto", precision: str = "float32") -> None:
+    def __init__(self, offload: str = "auto", precision: str = "float32", vector_bits: int = 512) -> None:
         super().__init__(offload)
+        self.vector_bits = vector_bits
         self.precision = precision
 
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
@@ -69,6 +72,8 @@ class GemmFusion(CompositePass):
             if not is_product(node):
                 continue
             try:
+                if self.vector_bits < MIN_BITS:
+                    raise Decline(f"matrix products need vectors of {MIN_BITS} bits or more, not {self.vector_bits}")
                 candidate = find(node, view, opsets, lambda n: n not in taken and n not in kept and not is_product(n))
                 if self.offload == "auto":
                     check_price(candidate.space)

@@ -11,7 +11,7 @@ from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
 from tilegraph.rewrites.control import EqualExtents, VersionBranches
-from tilegraph.rewrites.fusion import AbsorbLeftovers, QuantizeBarrier, RegionFusion
+from tilegraph.rewrites.fusion import AbsorbLeftovers, RegionFusion
 from tilegraph.rewrites.gemm import PRECISIONS, WEIGHTS, GemmFusion, QuantizeWeights
 from tilegraph.rewrites.layout import layout_passes
 from tilegraph.rewrites.normalise import NORMALISE
@@ -26,8 +26,8 @@ def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32,
     isa = isa or _isa(None)
     _check(precision, isa)
     return (*_rounded(weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
-            AttentionFusion(offload), GemmFusion(offload, precision), *_layout(offload, isa),
-            RegionFusion(offload), AbsorbLeftovers(offload), QuantizeBarrier())
+            AttentionFusion(offload), GemmFusion(offload, precision, isa.vector_bits),
+            *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload))
 
 
 def _rounded(weights: str) -> Sequence[Pass]:

@@ -152,3 +152,14 @@ def test_what_stays_with_onnx_runtime_stays_float32() -> None:
                              precision="bf16")
     assert not bodies
     assert [n.op_type for n in graph.graph] == ["MatMul"]
+
+
+def test_narrow_vectors_leave_products_to_onnx_runtime() -> None:
+    """Not to the code generator, which would have to give up the whole partition around them."""
+    graph = model(f"(float[8,64] x) => (float[8,64] y) {{ {W} t = MatMul(x, w) y = Tanh(t) }}")
+    context = PassContext()
+    for step in NORMALISE:
+        step.run(graph, context)
+    assert not GemmFusion("all", vector_bits=128).run(graph, context).modified
+    (reason,) = [d.reason for d in context.diagnostics.of("gemm", taken=False)]
+    assert "vectors of 256 bits or more, not 128" in reason
