@@ -1,7 +1,8 @@
 """From the nodes of a window and its epilogue to their space.
 
 What counts is the computation that remains: views vanish into addresses, and the addresses tell which layout an operand
-has. The result is in blocked layout, or plain where the filters are few; the source is blocked or plain [N, C, *spatial].
+has. The result is in blocked layout, or plain where the filters are few; the source is blocked, or plain [N, C,
+*spatial].
 """
 
 from __future__ import annotations
