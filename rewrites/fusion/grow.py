@@ -15,11 +15,12 @@ import onnx_ir as ir
 from tilegraph.graph import GraphView, Reach
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.prims import Decline
-from tilegraph.ops.space import Space, uneven
+from tilegraph.ops.space import Space, crossed, uneven
 from tilegraph.rewrites.fusion.legal import Candidate, examine, work
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
 MAX_NODES = 96
+_BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})  # ONNX Runtime moves them element by element, too
 _SLACK = 4096.0  # vector instructions: recomputing up to this much is cheaper than a value of its own
 
 Refuse = Callable[[ir.Node, str], None]
@@ -64,7 +65,7 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
                 continue
             try:
                 wider = examine([*best.nodes, node], view, verdicts, clones, pinned)
-                _not_wasteful(best, wider, alone(node))
+                _not_wasteful(best, wider, node, alone(node))
             except Decline as reason:
                 reasons[node] = reason.reason
                 continue
@@ -106,7 +107,7 @@ def _neighbours(region: Candidate, view: GraphView) -> list[ir.Node]:
 
 
 def _by_element(space: Space) -> bool:
-    return any(uneven(inst, space.lanes) is not None for inst in space.insts())
+    return crossed(space) is None and any(uneven(inst, space.lanes) is not None for inst in space.insts())
 
 
 def _evaluations(space: Space) -> float:
@@ -114,12 +115,12 @@ def _evaluations(space: Space) -> float:
     return work(space, per_row=1 / 16)
 
 
-def _not_wasteful(before: Candidate, after: Candidate, alone: float) -> None:
+def _not_wasteful(before: Candidate, after: Candidate, node: ir.Node, alone: float) -> None:
     """Refuses a node that the region would evaluate many times over because it broadcasts the result.
 
     `alone`: the node's work in a kernel of its own.
     """
-    if _by_element(after.space) and not _by_element(before.space):
+    if node.op_type not in _BLOCKS and _by_element(after.space) and not _by_element(before.space):
         raise Decline("operands would be read element by element")
     extra = _evaluations(after.space) - _evaluations(before.space)
     if extra > 1.5 * alone + _SLACK:

@@ -11,13 +11,14 @@ from tilegraph.cost import CostModel, Extents, RegionCost, estimate
 from tilegraph.graph import GraphView
 from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.ops.space import Apply, Fold, Load, Place, Space, traffic, uneven
+from tilegraph.ops.space import Apply, Fold, Load, Place, Space, crossed, traffic, uneven
 from tilegraph.rewrites.fusion.blocked import cut_out, free_in_runtime
 from tilegraph.rewrites.fusion.outer import slow_us
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
 
 MAX_INPUTS = 48
+_TURNED = 8.0  # vector instructions of a vector of a transposed operand: a load, four shuffles, strided lines of memory
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
@@ -67,6 +68,7 @@ def work(space: Space, *, per_row: float = 1.0) -> float:
         per_row = 1 / lanes
     rows = estimate(Dim.product(v.extent for v in space.rows))
     columns = estimate(Dim.product(v.extent for v in space.cols))
+    turned = crossed(space) is not None
     depends: dict[int, bool] = {}
     total = 0.0
     for inst in space.insts():
@@ -75,7 +77,9 @@ def work(space: Space, *, per_row: float = 1.0) -> float:
             total += rows * columns / lanes
         elif isinstance(inst, Load):
             moving = bool(inst.address.vars() & cols)
-            if uneven(inst, space.lanes) is not None:  # a load, an insertion and divisions for each element
+            if uneven(inst, space.lanes) is not None and turned:
+                total += _TURNED * rows * columns / lanes
+            elif uneven(inst, space.lanes) is not None:  # a load, an insertion and divisions for each element
                 total += rows * (columns if moving else per_row * lanes) * (2 + 6 * len(inst.address.hidden()))
             else:
                 total += rows * (columns / lanes if moving else per_row)

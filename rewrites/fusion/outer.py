@@ -24,6 +24,7 @@ _SOFTMAX = 0.35  # 0.37 to 6.4
 _PLACE = 0.35  # ArgMax, ArgMin: 0.43 to 1.0
 _CUBIC = 100.0  # for each element of the result: 147
 _ONE_HOT = 0.8  # for each element of the result: 1.1
+_BLOCK = 0.6  # DepthToSpace, SpaceToDepth: 0.9
 _GRID_POINT = 30.0  # GridSample: 39 for each place of the grid, whatever the channels
 
 
@@ -32,6 +33,8 @@ def slow_us(node: ir.Node, elements: Callable[[ir.Value], int]) -> float:
     if node.domain in ("", "ai.onnx"):
         if node.op_type == "Resize" and mode_of(node.attributes) == "cubic":
             return _CUBIC * elements(node.outputs[0]) / 1e3
+        if node.op_type in ("DepthToSpace", "SpaceToDepth"):
+            return _BLOCK * elements(node.outputs[0]) / 1e3
         if node.op_type == "OneHot":
             return _ONE_HOT * elements(node.outputs[0]) / 1e3
         if node.op_type == "GridSample" and node.inputs[1] is not None:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.fusion.parse import model
 from tests.unit.fusion.test_regions import fuse
+from tilegraph.passes import PassContext
+from tilegraph.rewrites.fusion import RegionFusion
 from tilegraph.rewrites.fusion.outer import slow_ns
 
 
@@ -49,3 +51,25 @@ def test_the_price_decides(shape: str, wins: bool) -> None:
     made, _, _ = fuse(f"""(float[{shape}] x) => (float[{shape[0]},1,768] y) {{
         a = Constant<value = int64[1] {{1}}>() y = ReduceMean(x, a) }}""", offload="auto")
     assert any(n.domain == "ai.tilegraph" for n in made.graph) is wins
+
+
+@pytest.mark.parametrize(("text", "ops"), [
+    ("(float[4,64,56,56] x, float[64] b) => (float[4,56,56,64] y) { t = Transpose<perm=[0,2,3,1]>(x) y = Add(t, b) }",
+     ["Transpose", "Add"]),
+    ("(float[1,64,64,64] x, float[16,1,1] b) => (float[1,16,128,128] y) { t = DepthToSpace<blocksize=2>(x) "
+     "y = Add(t, b) }", ["DepthToSpace", "Add"]),
+])
+def test_moves_that_join_what_reads_them(text: str, ops: list[str]) -> None:
+    """A transposed operand is turned in registers; ONNX Runtime moves blocks element by element, too."""
+    made, context = model(text, 17), PassContext()
+    assert RegionFusion("auto").run(made, context).modified
+    (decision,) = [d for d in context.diagnostics.of("fusion") if d.taken]
+    assert decision.data["ops"] == ops
+
+
+def test_a_slice_with_steps_does_not_join() -> None:
+    made, context = model("""(float[512,512] x, float[256] b) => (float[512,256] y) {
+        f = Constant<value = int64[1] {0}>() e = Constant<value = int64[1] {512}>() a = Constant<value = int64[1] {1}>()
+        s = Constant<value = int64[1] {2}>() t = Slice(x, f, e, a, s) y = Add(t, b) }""", 17), PassContext()
+    RegionFusion("auto").run(made, context)
+    assert any("element by element" in d.reason for d in context.diagnostics.of("fusion") if not d.taken)
