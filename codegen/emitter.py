@@ -174,7 +174,8 @@ class Emitter(Extents):
         """A `Load` or a `Place`; `computed`: the values of its `args`, its computed indices."""
         if lanes > 1 and uneven(inst, along) is not None:
             return self._one_by_one(inst, along, lanes, computed)
-        self.computed = dict(zip(_index(inst).dynamic, (v.expr for v in computed), strict=True))
+        # One place for all lanes; a pass that recalls the index has it in each of them.
+        self.computed = dict(zip(_index(inst).dynamic, (self._lane(v, 0) for v in computed), strict=True))
         return self.load(inst, along, lanes, valid) if isinstance(inst, Load) else self.place(inst, along, lanes)
 
     def _one_by_one(self, inst: Load | Place, along: Var, lanes: int, computed: Sequence[V]) -> V:
