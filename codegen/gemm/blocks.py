@@ -24,7 +24,8 @@ from tilegraph.spec.filters import Filters
 _NIBBLES = 0x0F0F0F0F
 _UNROLLED = 8  # steps of a block at most; more are a loop
 _NEAR = 4096  # bytes: how far ahead weights are asked for
-_VECTORS = 4  # of a panel: few rows read it faster than narrower ones
+_FEW = 4  # rows that read a wide panel faster than a narrow one; eight rows multiply with two vectors at a time
+_WIDE, _NARROW = 4, 2  # vectors of a panel
 
 
 def generate(space: GemmSpace, name: str, vector_bits: int, features: Collection[str]) -> Generated:
@@ -42,7 +43,9 @@ class _Blocks(ConvertedRows):
         super().__init__(space, vector_bits, how.count * (self.quads + 2))
         lanes = self.tile.lanes
         rows = 8 if vector_bits >= 512 else 4
-        self.tile = Tile(lanes, rows, min(_VECTORS, -(-space.n // lanes)))
+        static = space.m.as_int()
+        vectors = _WIDE if static is None or static <= _FEW else _NARROW
+        self.tile = Tile(lanes, rows, min(vectors, -(-space.n // lanes)))
         self.sums = 2 * rows  # vectors of sums in registers, beside as many halves of weights as vectors of them
         self.depth = how.count * self.quads
         self.steps = self.quads * how.bits // 8  # words of a column's block
