@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
 from tilegraph.codegen.attention.caches import append
 from tilegraph.codegen.attention.few import Rows, dot_scores
 from tilegraph.codegen.attention.flat import flat_block
+from tilegraph.codegen.attention.odd import ORDINARY, Odd, few_skips
 from tilegraph.codegen.attention.operands import Operands, fit
 from tilegraph.codegen.attention.pieces import leave
 from tilegraph.codegen.attention.products import Tile, scores, times_values
@@ -143,25 +144,66 @@ class _Kernel:
                 heads = t.Min(t.Sub(e.i64(where.heads), where.first), e.i64(chunk))
                 rows = e.share(t.Mul(heads, e.dim(space.i.extent)))
                 self.operands.copy_queries(where.put, rows, False)
-                self._start(rows)
-                with e.loop("k", t.Sub(high, low), low) as kb:
-                    self._few_keys(where, rows, e.share(t.Mul(kb, e.i64(tile.columns))))
+                if few_skips(space):
+                    self._few_attempts(where, rows, (low, high))
+                else:
+                    self._start(rows)
+                    with e.loop("k", t.Sub(high, low), low) as kb:
+                        self._few_keys(where, rows, e.share(t.Mul(kb, e.i64(tile.columns))))
                 if cut > 1:
                     leave(e, space, tile, self.memory, (self.at.peak, self.at.total, self.at.sums), where, o, pieces,
                           rows)
                 else:
                     self._store(where.put, rows)
 
+    def _few_attempts(self, where: Rows, rows: t.Expr, blocks: tuple[t.Expr, t.Expr]) -> None:
+        """Blocks of keys in which no query sees any are only looked through for what is not finite; if the maxima or
+        such a value show that they matter, all keys are taken."""
+        e, m, space, tile = self.e, self.e.math, self.space, self.tile
+        low, high = blocks
+        again = e.scalar("again", "int64", V(e.i64(1), "int64"))
+        with e.loop("attempt", 2) as attempt, e.when(t.EQ(e.read(again, "int64", 0).expr, e.i64(1))):
+            e.write(again, 0, V(e.i64(0), "int64"))
+            self.left_out = e.scalar("left_out", "float32", e.f32(float("-inf")))
+            odd = Odd(e, space, tile)
+            odd.queries(self.memory, self.at.queries, rows)
+            self._start(rows)
+            with e.loop("k", t.Sub(high, low), low) as kb:
+                j0 = e.share(t.Mul(kb, e.i64(tile.columns)))
+                columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
+                queries = e.dim(space.i.extent)
+                block = Block((e.i64(0), t.Sub(queries, e.i64(1))), (j0, t.Sub(t.Add(j0, columns), e.i64(1))), queries,
+                              columns)
+                found = Bounds(e, space, block, Interval(e.f32(-ORDINARY), e.f32(ORDINARY)), tile.lanes).of(space.x)
+                with e.block() as out:
+                    self._note_left_out(found.high if found is not None else e.f32(0.0))
+                    self._append(where, j0, columns)
+                    odd.keys(j0, columns)
+                with e.block() as body:
+                    self._few_keys(where, rows, j0)
+                if found is None:
+                    e.stmts.extend(body)
+                else:
+                    hidden = m.land(m.lt(found.high, e.f32(_LOW)), V(t.EQ(attempt, e.i64(0)), "bool"))
+                    e.stmts.append(t.IfThenElse(hidden.expr, t.sequence(out), t.sequence(body)))
+            self._verdict(rows, again)
+            with e.when(m.lnot(m.eq(odd.sum(), e.f32(0.0))).expr):
+                e.write(again, 0, V(e.i64(1), "int64"))
+
+    def _note_left_out(self, bound: V) -> None:
+        e, m = self.e, self.e.math
+        before = m.share(e.read(self.left_out, "float32", 0))
+        e.write(self.left_out, 0, m.select(m.lt(before, bound), bound, before))
+
+    def _append(self, where: Rows, first: t.Expr, count: t.Expr) -> None:
+        if self.space.caches:
+            with self.e.when(t.EQ(where.first, self.e.i64(0))):
+                append(self.e, self.space, self.tile.lanes, first, count)
+
     def _few_keys(self, where: Rows, rows: t.Expr, j0: t.Expr) -> None:
         e, space, tile, at = self.e, self.space, self.tile, self.at
         columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
-
-        def before(first: t.Expr, count: t.Expr) -> None:
-            if space.caches:
-                with e.when(t.EQ(where.first, e.i64(0))):
-                    append(e, space, tile.lanes, first, count)
-
-        dot_scores(e, space, tile, self.memory, at.queries, at.scores, rows, j0, columns, before)
+        dot_scores(e, space, tile, self.memory, at.queries, at.scores, rows, j0, columns, partial(self._append, where))
         softmax_block(e, space, tile, self.memory, (at.scores, at.peak, at.total, at.sums), where.put, rows, j0,
                       columns, {})
         self._few_values(where, rows, j0, columns)
@@ -249,8 +291,7 @@ class _Kernel:
         clean = m.eq(bound, bound)
         low = m.land(m.land(m.lt(whole.high, e.f32(_LOW)), clean), V(first_attempt, "bool"))
         with e.block() as out:
-            before = m.share(e.read(self.left_out, "float32", 0))
-            e.write(self.left_out, 0, m.select(m.lt(before, whole.high), whole.high, before))
+            self._note_left_out(whole.high)
         with e.block() as body:
             self._decided(found, at)
         with e.block() as flat:
