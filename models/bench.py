@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         seconds = f"optimize {outcome.optimize_s:.1f} s, verify {outcome.verify_s:.1f}, time {outcome.bench_s:.1f}"
         err.print(f"{case.group}/{case.name}: {outcome.verdict} ({seconds})"
                   + "".join(f"; {p}" for p in outcome.problems), markup=False, soft_wrap=True)
-    lines += report.peer_lines(found, outcomes) + report.scaling_lines(outcomes)
+    lines += report.peer_lines(found, outcomes) + report.scaling_lines(outcomes) + report.product_lines(outcomes)
     if options.only in (None, "overhead") and not options.case:
         for constants in CONSTANTS:
             try:

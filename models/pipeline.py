@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from models.cases import Case, Feeds, shapes
+from models.peak import product_flop
 from models.required import NOT_SLOWER
 from tilegraph.bench import BenchResult, Peer, WorkerDied, WorkerRefused, bench
+from tilegraph.bench.answers import quantised
 from tilegraph.bench.kinds import Found
 from tilegraph.bench.peers import peer_for
 from tilegraph.bench.rivals import Rival, rivals
@@ -37,6 +39,7 @@ class Outcome:
     verdict: str = "failed"
     verify_s: float = 0.0
     bench_s: float = 0.0
+    flop: float = 0.0  # of products in kernels, see `peak`; 0 for models of integers
     rivals: list[Rival] = field(default_factory=list)  # peers other than ONNX Runtime on the original
 
     def best_peer(self, threads: int) -> tuple[str, Interval] | None:
@@ -86,6 +89,8 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
     folder = Path(model.save(out / f"{case.name}.tilegraph", force=True))
     outcome.optimize_s = time.perf_counter() - start
     outcome.summary = model.summary.to_json()
+    if not quantised(original):
+        outcome.flop = product_flop(original, model.diagnostics, feeds)
     start = time.perf_counter()
     for fed in (feeds, *case.others()):
         result = verify(original, folder, inputs=fed)

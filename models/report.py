@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from models.overhead import LIMIT_S, Overhead
+from models.peak import peak
 from models.pipeline import FIRST, OURS, Outcome
 from models.required import HELD_BY_TWO, HIGHLIGHTS
 from tilegraph.bench.kinds import Found
@@ -80,6 +81,17 @@ def terminal(outcomes: Sequence[Outcome], threads: Sequence[int], title: str) ->
 def overhead_lines(found: Sequence[Overhead]) -> list[str]:
     return [f"a plugin node with {o.constants} constant inputs: {o.seconds * 1e6:.2f} µs [{o.low * 1e6:.2f}, "
             f"{o.high * 1e6:.2f}], {LIMIT_S * 1e6:.1f} allowed: {o.verdict}" for o in found]
+
+
+def product_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """The share of the machine's peak that a run of each model with products reaches, at one thread."""
+    lines = []
+    for outcome in outcomes:
+        if 1 in outcome.benches and outcome.flop > 0 and peak():
+            taken = outcome.benches[1].models[OURS].median_s
+            lines.append(f"{outcome.case.name}: {outcome.flop / 1e9:.3g} GFLOP in products, a run of {seconds(taken)}: "
+                         f"{outcome.flop / taken / peak():.2f} of the peak of {peak() / 1e9:.0f} GFLOP/s")
+    return lines
 
 
 def peer_lines(found: Sequence[Found], outcomes: Sequence[Outcome]) -> list[str]:
