@@ -71,6 +71,16 @@ def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int
 def run_all(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1,
             offset: int = 0) -> list[Array]:
     """The result and the caches that the kernel makes."""
+    return compiled.run(_named(graph, feeds), tasks, offset)
+
+
+def check_fences(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1) -> None:
+    """AssertionError if memory beside the operands is touched."""
+    compiled.check_fences(_named(graph, feeds), tasks)
+
+
+def _named(graph: ir.Model, feeds: dict[str, Array]) -> dict[str, Array]:
+    """The operands by their names in the composite."""
     call = _call(graph)
     function = graph.functions[call.op_identifier()]
     known = dict(feeds)
@@ -80,4 +90,4 @@ def run_all(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks:
             known[inside.name or ""] = outside.const_value.numpy()
         elif outside.name in feeds:
             known[inside.name or ""] = feeds[outside.name]
-    return compiled.run(known, tasks, offset)
+    return known

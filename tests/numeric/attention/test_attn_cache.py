@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.numeric.attention.attn_runner import compile_attention, run_all
+from tests.numeric.attention.attn_runner import check_fences, compile_attention, run_all
 from tests.numeric.codegen.runner import Array
 from tilegraph.codegen.isa import Isa
 
@@ -151,10 +151,5 @@ def test_instruction_sets() -> None:
 
 def test_no_memory_beside_the_operands_is_touched() -> None:
     compiled, _, graph = compile_attention(model(4, 2, 16, 20))
-    call = next(n for n in graph.graph if n.domain == "ai.tilegraph")
-    function = graph.functions[call.op_identifier()]
     for new, past in ((1, 37), (33, 5)):
-        feeds = inputs(4, 2, 16, 20, new, past)
-        known = {inside.name or "": feeds[outside.name or ""] for outside, inside in
-                 zip(call.inputs, function.inputs, strict=True) if outside is not None and outside.name in feeds}
-        compiled.check_fences(known, 2)
+        check_fences(compiled, graph, inputs(4, 2, 16, 20, new, past), 2)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.numeric.attention.attn_runner import compile_attention, run
+from tests.numeric.attention.attn_runner import check_fences, compile_attention, run
 from tests.numeric.codegen.runner import Array
 from tilegraph.codegen.isa import Isa
 
@@ -144,9 +144,4 @@ def test_special_values(which: str, value: float) -> None:
 
 def test_no_memory_beside_the_operands_is_touched() -> None:
     compiled, _, graph = compile_attention(decoder(4, 2, 1, 37, 16, 20))
-    call = next(n for n in graph.graph if n.domain == "ai.tilegraph")
-    function = graph.functions[call.op_identifier()]
-    feeds = inputs(4, 2, 1, 37, 16, 20)
-    known = {inside.name or "": feeds[outside.name or ""] for outside, inside in
-             zip(call.inputs, function.inputs, strict=True) if outside is not None}
-    compiled.check_fences(known, 2)
+    check_fences(compiled, graph, inputs(4, 2, 1, 37, 16, 20), 2)

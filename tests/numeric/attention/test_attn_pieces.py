@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.numeric.attention.attn_runner import compile_attention, run
+from tests.numeric.attention.attn_runner import check_fences, compile_attention, run
 from tests.numeric.attention.test_attn_few import answer, check, decoder, inputs
 
 
@@ -76,9 +76,4 @@ def test_no_keys() -> None:
 def test_no_memory_beside_the_operands_is_touched() -> None:
     compiled, space, graph = compile_attention(decoder(4, 1, 1, 300, 16, 20))
     assert space.pieces == 4
-    call = next(n for n in graph.graph if n.domain == "ai.tilegraph")
-    function = graph.functions[call.op_identifier()]
-    feeds = inputs(4, 1, 1, 300, 16, 20)
-    known = {inside.name or "": feeds[outside.name or ""] for outside, inside in
-             zip(call.inputs, function.inputs, strict=True) if outside is not None}
-    compiled.check_fences(known, 3)
+    check_fences(compiled, graph, inputs(4, 1, 1, 300, 16, 20), 3)
