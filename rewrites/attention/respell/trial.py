@@ -7,8 +7,9 @@ from collections.abc import Callable, Container
 import onnx_ir as ir
 
 from tilegraph.diagnostics import Diagnostics
-from tilegraph.graph import all_graphs
+from tilegraph.graph import GraphView, all_graphs
 from tilegraph.passes import PassContext
+from tilegraph.rewrites.attention.find import cores
 from tilegraph.rewrites.attention.respell.biases import beside_views
 from tilegraph.rewrites.attention.respell.blocks import blocks_together
 from tilegraph.rewrites.attention.respell.contractions import sums_of_products
@@ -37,8 +38,21 @@ def respell_winners(model: ir.Model, stage: str, context: PassContext,
         return False
     scratch = PassContext(Diagnostics(), context.fold_limit_bytes)
     fuse(trial, scratch)
-    winners = {name for decision in scratch.diagnostics.of(stage, taken=True) for name in decision.data["nodes"]}
+    decisions = scratch.diagnostics.of(stage)
+    winners = {name for d in decisions if d.taken for name in d.data["nodes"]}
+    only_there = _seconds(trial) - _seconds(model)
+    for decision in decisions:
+        if not decision.taken and decision.subject in only_there:
+            # Only another spelling shows it: what follows here gives the reasons of its parts.
+            context.diagnostics.refused(stage, decision.subject, f"in another spelling: {decision.reason}",
+                                        op=decision.op, kind="", density=None)
     return bool(winners) and _respell(model, winners)
+
+
+def _seconds(model: ir.Model) -> set[str]:
+    """The names of the second products of whatever looks like attention."""
+    views = [GraphView(graph) for graph in all_graphs(model.graph)]
+    return {core.second.name or "" for view in views for core in cores(view, lambda n: True)}
 
 
 class _All(Container[str]):

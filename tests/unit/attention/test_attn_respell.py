@@ -127,3 +127,10 @@ def test_unchanged(name: str) -> None:
     graph, decisions = fused(before)
     assert not any(d.taken for d in decisions)
     assert sorted(n.op_type for n in graph.graph) == sorted(n.op_type for n in before.graph.node)
+
+
+def test_what_only_another_spelling_shows_has_its_own_reason() -> None:
+    _, decisions = fused(spelled("blocks"), offload="auto")
+    assert not any(d.taken for d in decisions)
+    (reason,) = [d.reason for d in decisions if d.subject == "total"]
+    assert reason.startswith("in another spelling: ONNX Runtime keeps it")
