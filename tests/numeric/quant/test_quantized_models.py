@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
@@ -43,3 +44,19 @@ def test_bert(kind: str, tmp_path: Path) -> None:
     error = float(np.abs(want - exact).max())  # of the quantisation, a step of which may fall to the other side
     assert 0 < error < 0.5
     assert float(np.abs(got - want).max()) <= error
+
+
+def test_weights_on_request(tmp_path: Path) -> None:
+    """The answer is that of the rounded matrices, which the portable model states in standard ONNX."""
+    source = builders.path("bert", size="small", **SIZES)
+    feeds = inputs_for(source, seed=7)
+    made = optimize(source, weights="int4")
+    assert [w["bits"] for w in made.summary.weights] == [4] * 6
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    stated = ort.InferenceSession(ir.to_proto(made.portable).SerializeToString(), options,
+                                  providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    got = made.session(threads=1).run(None, feeds)[0]
+    exact = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    assert float(np.abs(stated - exact).max()) > 1e-2
+    assert float(np.abs(got - stated).max()) <= 1e-5 * float(np.abs(stated).max())

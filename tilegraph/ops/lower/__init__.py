@@ -108,8 +108,8 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
 
     Scalar constants become part of the computation; every other outside value becomes an input if the outputs need it.
     Every symbol that the computation uses is a dim of an input by itself: an input's dim such as "past+seq" whose parts
-    are not known from elsewhere counts as one symbol. `extra`: rules for more operators, by (domain, name); with one for
-    DequantizeLinear, integers of 4 bits are inputs, too, which are stored as the compiler packs them.
+    are not known from elsewhere counts as one symbol. `extra`: rules for more operators, by (domain, name); with one
+    for DequantizeLinear, integers of 4 bits are inputs, too, which are stored as the compiler packs them.
 
     Raises `Decline` with the node and the reason.
     """
