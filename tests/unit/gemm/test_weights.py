@@ -84,6 +84,8 @@ def test_the_error_is_what_was_said(kind: str, limit: float, axis: int) -> None:
     assert made.largest == pytest.approx(float(np.abs(found - W).max()), rel=1e-3)
     assert made.relative == pytest.approx(float(np.linalg.norm(found - W) / np.linalg.norm(W)), rel=1e-3)
     assert 0 < made.relative < limit
+    steps = (parts["integers"].min(), parts["integers"].max())
+    assert steps == ((0, 15) if kind == "int4" else (-127, 127)), "not all steps are used"
 
 
 @pytest.mark.parametrize("values", [np.zeros((80, 64)), np.full((80, 64), 3.0), np.full((80, 64), -1e-3)])
