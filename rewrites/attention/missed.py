@@ -19,7 +19,7 @@ from tilegraph.rewrites.attention.find import is_product
 from tilegraph.rewrites.attention.respell.edit import whole
 from tilegraph.spec.dims import Dim
 
-_WAY = 160  # nodes
+_WAY = 1000  # nodes
 _MOVES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements", "Scatter", "Identity",
                     "Dropout", "Trilu", "Pad", "Concat", "Slice", "Split", "Reshape", "Transpose"})
 
