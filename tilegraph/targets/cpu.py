@@ -11,7 +11,7 @@ from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion
 from tilegraph.rewrites.attention.operators import FlexBodies
 from tilegraph.rewrites.control import EqualExtents, VersionBranches
-from tilegraph.rewrites.fusion import AbsorbLeftovers, RegionFusion
+from tilegraph.rewrites.fusion import AbsorbLeftovers, QuantizeBarrier, RegionFusion
 from tilegraph.rewrites.gemm import PRECISIONS, WEIGHTS, GemmFusion, QuantizeWeights
 from tilegraph.rewrites.layout import layout_passes
 from tilegraph.rewrites.normalise import NORMALISE
@@ -27,7 +27,7 @@ def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32,
     _check(precision, isa)
     return (*_rounded(weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
             AttentionFusion(offload), GemmFusion(offload, precision, isa.vector_bits),
-            *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload))
+            *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload), QuantizeBarrier())
 
 
 def _rounded(weights: str) -> Sequence[Pass]:
