@@ -72,14 +72,20 @@ def main(arguments: list[str] | None = None) -> int:
     if options.markdown:
         print(block)
     if options.readme:
-        for page, part in ((README, report.brief(outcomes, options.threads)), (MEASUREMENTS, block)):
-            page.write_text(report.between_markers(page.read_text(encoding="utf-8"), part), encoding="utf-8")
+        _write(outcomes, options.threads, block, report.PEERS if any(o.rivals for o in outcomes) else report.BENCH)
     if options.json:
         data = {"peers": [str(one) for one in found],
                 "cases": [o.to_json() for o in outcomes], "overhead": [o.to_json() for o in overheads],
                 "lines": lines}
         Path(options.json).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return int(failed or any(o.verdict in ("wrong", "failed") for o in outcomes))
+
+
+def _write(outcomes: list[Outcome], threads: list[int], block: str, name: str) -> None:
+    """Into the README and docs/measurements.md; runs with and without peers have blocks of their own there."""
+    short = (report.brief_peers if name == report.PEERS else report.brief)(outcomes, threads)
+    for page, part in ((README, short), (MEASUREMENTS, block)):
+        page.write_text(report.between_markers(page.read_text(encoding="utf-8"), part, name), encoding="utf-8")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

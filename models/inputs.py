@@ -16,27 +16,30 @@ from tilegraph.spec.dims import Dim
 Feeds = dict[str, npt.NDArray[Any]]
 
 
-def inputs_for(model: onnx.ModelProto | Path, *, seed: int = 0, dims: Mapping[str, int] | None = None) -> Feeds:
+def inputs_for(model: onnx.ModelProto | Path, *, seed: int = 0, dims: Mapping[str, int] | None = None,
+               padded: bool = True) -> Feeds:
     """One feed for each graph input. Symbolic dims come from `dims`; `KeyError` names one that is missing.
 
-    attention_mask: ones, then padding zeros at the end of each row but at least half real. *_ids: below the model's
-    vocab_size (two kinds for token_type_ids). Images: coloured patches. Other floats: standard normal.
+    attention_mask: ones, then padding zeros at the end of each row but at least half real; all ones without `padded`.
+    *_ids: below the model's vocab_size (two kinds for token_type_ids). Images: coloured patches. Other floats: standard normal.
     """
     if isinstance(model, Path):
         model = onnx.load(model, load_external_data=False)
     rng = np.random.default_rng(seed)
     vocab = next((int(p.value) for p in model.metadata_props if p.key == "vocab_size"), 100)
     weights = {t.name for t in model.graph.initializer}
-    return {v.name: _one(v, rng, vocab, dims or {}) for v in model.graph.input if v.name not in weights}
+    return {v.name: _one(v, rng, vocab, dims or {}, padded) for v in model.graph.input if v.name not in weights}
 
 
 def _one(value: onnx.ValueInfoProto, rng: np.random.Generator, vocab: int,
-         dims: Mapping[str, int]) -> npt.NDArray[Any]:
+         dims: Mapping[str, int], padded: bool) -> npt.NDArray[Any]:
     tensor = value.type.tensor_type
     shape = [d.dim_value if d.HasField("dim_value") else Dim.of(d.dim_param).evaluate(dims) for d in tensor.shape.dim]
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if value.name == "attention_mask":
         length = shape[-1]
+        if not padded:
+            return np.ones(shape, dtype)
         real = rng.integers((length + 1) // 2, length + 1, shape[0])
         if length % 2:  # one full row, so that the unmasked case is always there
             real[0] = length

@@ -13,7 +13,7 @@ from models.required import HELD_BY_TWO, HIGHLIGHTS
 from tilegraph.bench.kinds import Found
 from tilegraph.bench.table import megabytes, ratio, seconds
 
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+BENCH, PEERS = "bench", "peers"  # the blocks of the documents
 _STYLE = {"pass": "green", "short": "yellow", "wrong": "red", "failed": "red"}
 
 
@@ -139,23 +139,42 @@ def markdown(outcomes: Sequence[Outcome], threads: Sequence[int], lines: Sequenc
     return "\n\n".join([*parts, *(["\n".join(f"- {x}" for x in lines)] if lines else [])])
 
 
-def brief(outcomes: Sequence[Outcome], threads: Sequence[int]) -> str:
-    """The README's block: the highlights, and the name of every case that is not a pass."""
-    peers = _peers(outcomes)
-    kept = [2 + i for i in range(len(threads) * (2 if peers else 1))]
-    keep = [0, 1, *kept, kept[-1] + 1, kept[-1] + 2, -2, -1]  # what is required, the time, the answers, the verdict
-    chosen = sorted((o for o in outcomes if o.case.name in HIGHLIGHTS), key=lambda o: HIGHLIGHTS.index(o.case.name))
-    rows = [[row[i] for i in keep] for row in (_headings(threads, peers),
-                                               *(_cells(o, threads, peers) for o in chosen))]
+def _chosen(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return sorted((o for o in outcomes if o.case.name in HIGHLIGHTS), key=lambda o: HIGHLIGHTS.index(o.case.name))
+
+
+def _rest(outcomes: Sequence[Outcome]) -> str:
     rest = [f"{o.case.name} ({o.verdict})" for o in outcomes if o.verdict != "pass"]
-    return "\n\n".join([_intro(outcomes), _rows(rows),
-                        f"All {len(outcomes)} cases: [docs/measurements.md](docs/measurements.md). "
-                        + (f"Not a pass: {', '.join(rest)}." if rest else "All pass.")])
+    return (f"All {len(outcomes)} cases: [docs/measurements.md](docs/measurements.md). "
+            + (f"Not a pass: {', '.join(rest)}." if rest else "All pass."))
 
 
-def between_markers(text: str, block: str) -> str:
-    """`text` with what is between the markers replaced; `ValueError` without the markers."""
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"the text lacks {BEGIN} or {END}")
-    before, rest = text.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n{block}\n{END}{rest.split(END, 1)[1]}"
+def brief(outcomes: Sequence[Outcome], threads: Sequence[int]) -> str:
+    """The README's block of a run without peers: the highlights, and the name of every case that is not a pass."""
+    ratios = 2 + len(threads)
+    keep = [*range(ratios), ratios, ratios + 1, -2, -1]  # what is required, the time, the answers, the verdict
+    rows = [[row[i] for i in keep] for row in (_headings(threads, False),
+                                               *(_cells(o, threads, False) for o in _chosen(outcomes)))]
+    return "\n\n".join([_intro(outcomes), _rows(rows), _rest(outcomes)])
+
+
+def brief_peers(outcomes: Sequence[Outcome], threads: Sequence[int]) -> str:
+    """The README's block of a run with peers: the ratio to the best of them beside what is required."""
+    count = threads[0]
+    rows = [["model", f"ratio to the best peer, {count} thread{'s' if count > 1 else ''}", "required"]]
+    rows += [[o.case.name, _best(o, count), "-" if o.case.must_best is None else f"≥ {o.case.must_best:g}"]
+             for o in _chosen(outcomes)]
+    less = [o.case.name for o in outcomes
+            if o.case.must_best is not None and (best := o.best_peer(count)) and best[1].median < o.case.must_best]
+    return "\n\n".join([f"{header(outcomes)}. The fastest of ONNX Runtime on the original and all peers, and its time "
+                        "/ tilegraph's, median of paired rounds and its 95% interval.", _rows(rows),
+                        f"Less than required: {', '.join(less)}." if less else "All reach what is required."])
+
+
+def between_markers(text: str, block: str, name: str = BENCH) -> str:
+    """`text` with what is between the markers of `name` replaced; `ValueError` without the markers."""
+    begin, end = (f"<!-- {name}:{place} -->" for place in ("begin", "end"))
+    if begin not in text or end not in text:
+        raise ValueError(f"the text lacks {begin} or {end}")
+    before, rest = text.split(begin, 1)
+    return f"{before}{begin}\n{block}\n{end}{rest.split(end, 1)[1]}"

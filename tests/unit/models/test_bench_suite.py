@@ -191,14 +191,15 @@ def test_peers_that_took_no_part_are_listed_with_the_reason() -> None:
         "m: peer onnxsim: wrong answers: output 0 is off"]
 
 
-def test_the_readmes_block_is_replaced_and_nothing_else() -> None:
-    text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
-    assert report.between_markers(text, "new") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
-    with pytest.raises(ValueError, match="bench:end"):
-        report.between_markers(f"no end {report.BEGIN}", "new")
+@pytest.mark.parametrize("name", [report.BENCH, report.PEERS])
+def test_a_block_is_replaced_and_nothing_else(name: str) -> None:
+    text = f"before\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\nafter\n"
+    assert report.between_markers(text, "new", name) == text.replace("old", "new")
+    with pytest.raises(ValueError, match=f"{name}:end"):
+        report.between_markers(f"no end <!-- {name}:begin -->", "new", name)
     for page in (suite.README, suite.MEASUREMENTS):
         text = page.read_text(encoding="utf-8")
-        assert report.between_markers(text, "x") != text
+        assert report.between_markers(text, "x", name) != text
 
 
 def test_the_readme_has_the_highlights_and_names_what_is_no_pass() -> None:
@@ -211,9 +212,24 @@ def test_the_readme_has_the_highlights_and_names_what_is_no_pass() -> None:
     assert len({row.count("|") for row in rows}) == 1
     assert "All 3 cases" in block
     assert "Not a pass: m (wrong)." in block
-    peers = report.brief([replace(_with_peers(), case=good.case)], (1,))
-    assert "| openvino 0.80 [0.80, 0.80] |" in peers
-    assert peers.endswith("All pass.")
+
+
+def test_the_readme_says_which_case_is_behind_the_best_peer() -> None:
+    def outcome(required: float | None) -> Outcome:
+        return replace(_with_peers(), case=replace(_case("zoo"), name=HIGHLIGHTS[0], must_best=required))
+
+    block = report.brief_peers([outcome(0.9)], (1,))
+    assert f"| {HIGHLIGHTS[0]} | openvino 0.80 [0.80, 0.80] | ≥ 0.9 |" in block
+    assert block.endswith(f"Less than required: {HIGHLIGHTS[0]}.")
+    assert report.brief_peers([outcome(0.7)], (1,)).endswith("All reach what is required.")
+    assert "| - |" in report.brief_peers([outcome(None)], (1,))
+
+
+def test_models_are_timed_without_padding_and_verified_with_it() -> None:
+    case = next(c for c in cases("built") if c.name == "bert_128")
+    masks = [fed["attention_mask"] for fed in case.others()]
+    assert case.feeds()["attention_mask"].all()
+    assert any(not mask.all() for mask in masks)
 
 
 def test_required_cases_that_lose_by_a_second_thread_are_named() -> None:
