@@ -21,7 +21,8 @@ def inputs_for(model: onnx.ModelProto | Path, *, seed: int = 0, dims: Mapping[st
     """One feed for each graph input. Symbolic dims come from `dims`; `KeyError` names one that is missing.
 
     attention_mask: ones, then padding zeros at the end of each row but at least half real; all ones without `padded`.
-    *_ids: below the model's vocab_size (two kinds for token_type_ids). Images: coloured patches. Other floats: standard normal.
+    *_ids: below the model's vocab_size (two kinds for token_type_ids). Images: coloured patches. Other floats:
+    standard normal.
     """
     if isinstance(model, Path):
         model = onnx.load(model, load_external_data=False)
