@@ -140,12 +140,12 @@ class ProductKernel:
                 with e.when(t.NE(t.Rem(rows, e.i64(size)), e.i64(0))):
                     self._group(e.share(t.Add(first, t.Sub(rows, e.i64(rest)))), rest, base, column, columns, near)
             return
-        part = size // 2
-        while part:
-            with e.when(t.NE(t.Rem(t.Div(rows, e.i64(part)), e.i64(2)), e.i64(0))):
-                done = t.Mul(t.Div(rows, e.i64(2 * part)), e.i64(2 * part))
-                self._group(e.share(t.Add(first, done)), part, base, column, columns, near)
-            part //= 2
+        # A symbolic rest: one of these, not its halves, each of which would read the panel.
+        rest = e.share(t.Rem(rows, e.i64(size)))
+        done = e.share(t.Add(first, t.Sub(rows, rest)))
+        for left in range(1, size):
+            with e.when(t.EQ(rest, e.i64(left))):
+                self._group(done, left, base, column, columns, near)
 
     def _share(self, group: t.Expr) -> Ahead | None:
         """The share of the next panel that group number `group` asks for; none where there is one group."""

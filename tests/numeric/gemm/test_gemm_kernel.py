@@ -89,7 +89,7 @@ def test_few_rows(k: int, n: int) -> None:
     """One kernel for any of them, down to none; sums are kept in several chains, whose number must not matter."""
     made = compiled(f"(float[B,{k}] x, float[{k},{n}] w, float[{n}] b) => (float[B,{n}] y) "
                     "{ t = MatMul(x, w) u = Add(t, b) y = Relu(u) }")
-    for m in (1, 2, 3, 4, 5, 6, 7, 9, 0):
+    for m in (1, 2, 3, 4, 5, 6, 7, 9, 15, 263, 0):
         feeds = {"x": normal(m, k), "w": normal(k, n, seed=1, scale=k**-0.5), "b": normal(n, seed=2)}
         want = np.maximum(wide(feeds["x"]) @ wide(feeds["w"]) + feeds["b"], 0)
         if m:
