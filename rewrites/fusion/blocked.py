@@ -18,6 +18,7 @@ from tilegraph.graph import GraphView
 _CONVS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 _ACTIVATIONS = frozenset({"Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish"})
 _JOINS = frozenset({"Add", "Sum", "Mul"})
+_BLOCK = 16  # channels, with AVX-512
 _DEPTH = 32  # of chains of sums that are followed
 
 
@@ -30,7 +31,9 @@ def is_blocked(value: ir.Value, depth: int = _DEPTH) -> bool:
         return False
     if node.op_type in ("Conv", "BatchNormalization") or node.op_type in _CONVS:
         source = node.inputs[0]
-        return node.op_type == "Conv" or (source is not None and is_blocked(source, depth - 1))
+        if node.op_type == "Conv":
+            return not has_small_groups(node)
+        return source is not None and is_blocked(source, depth - 1)
     gated = gate_of(node)
     if gated is not None:
         return gated.op_type == "HardSigmoid" and _all_blocked(gated.inputs, depth)
@@ -42,6 +45,19 @@ def is_blocked(value: ir.Value, depth: int = _DEPTH) -> bool:
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
         return axis in (1, -3) and _all_blocked(node.inputs, depth)
     return False
+
+
+def has_small_groups(node: ir.Node) -> bool:
+    """Whether `node` is a Conv in groups that are no whole blocks and not depthwise: on plain values, then."""
+    weights = node.inputs[1] if node.op_type == "Conv" else None
+    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    if groups == 1 or weights is None or weights.shape is None or len(weights.shape) < 2:
+        return False
+    filters, depth = weights.shape[0], weights.shape[1]
+    if not isinstance(filters, int) or not isinstance(depth, int):
+        return False
+    depthwise = depth == 1 and filters == groups
+    return filters % _BLOCK != 0 or not (depthwise or depth % _BLOCK == filters // groups % _BLOCK == 0)
 
 
 def _all_blocked(values: Iterable[ir.Value | None], depth: int) -> bool:
@@ -97,6 +113,8 @@ def free_in_runtime(node: ir.Node, view: GraphView) -> bool:
     for value in node.inputs:
         producer = None if value is None else value.producer()
         if producer is None or producer.op_type != "Conv" or len(view.users(producer.outputs[0])) != 1:
+            continue
+        if node.op_type == "Add" and has_small_groups(producer):
             continue
         if node.op_type in _ACTIVATIONS:
             return True

@@ -20,7 +20,7 @@ from tilegraph.ops.conv import algorithm
 from tilegraph.ops.lower.base import shape_of
 from tilegraph.rewrites.conv.units import Unit, follows, is_window
 from tilegraph.rewrites.conv.write import reads_plain
-from tilegraph.rewrites.fusion.blocked import free_in_runtime, is_blocked
+from tilegraph.rewrites.fusion.blocked import free_in_runtime, has_small_groups, is_blocked
 from tilegraph.rewrites.fusion.legal import elements, size_bytes
 from tilegraph.rewrites.layout.assign import Choice, Moved
 from tilegraph.spec.dims import Dim
@@ -99,7 +99,7 @@ def _leaves(value: ir.Value, view: GraphView) -> bool:
 
 def _in_blocks(node: ir.Node) -> bool:
     """Whether ONNX Runtime computes the window `node` in its blocked layout."""
-    return is_window(node) and node.op_type != "ConvTranspose"
+    return is_window(node) and node.op_type != "ConvTranspose" and not has_small_groups(node)
 
 
 def _plain_us(unit: Unit, view: GraphView, model: CostModel, known: Extents) -> float:
@@ -148,7 +148,7 @@ def work_of(unit: Unit, known: Extents = ()) -> cost.Work:
     results = estimate(Dim.product(a.out for a in space.axes) * space.n, known)
     sizes = estimate(Dim.product(a.size for a in space.axes) * space.n, known)
     taps = estimate(Dim.product(a.kernel for a in space.axes), known)
-    channels = space.depth * space.groups if space.kind == "conv" else space.filters
+    channels = space.depth * space.groups if space.kind in ("conv", "grouped") else space.filters
     return cost.Work(space.kind, algorithm(space), space.lanes, space.depth, space.filters, taps, results,
                      4 * sizes * channels,
                      4 * results * (space.filters * apart if space.plain else space.blocks * space.lanes),

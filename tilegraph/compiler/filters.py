@@ -24,7 +24,7 @@ def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
         case "direct" | "transposed" | "narrow":
             return panels, -(-shape[1] // how.block), columns, rows, how.block, how.panel
         case "taps":
-            return panels, rows, columns, how.panel
+            return panels, rows, columns, shape[1], how.panel
         case "winograd":
             return panels, len(_G) ** 2, shape[1], how.panel
         case "bias":
@@ -49,8 +49,8 @@ def pack_filters(array: Array, how: Filters) -> Array:
     whole = np.zeros((extents[0] * how.panel, depth, rows, columns), array.dtype)
     whole[:array.shape[0], :channels] = array.reshape(-1, channels, rows, columns)
     parts = whole.reshape(extents[0], how.panel, depth // how.block, how.block, rows, columns)
-    return np.ascontiguousarray(parts.transpose(0, 2, 5, 4, 3, 1) if how.kind == "direct"
-                                else parts.transpose(0, 2, 3, 4, 5, 1)).reshape(extents)
+    order = (0, 2, 5, 4, 3, 1) if how.kind == "direct" else (0, 4, 5, 2, 3, 1)
+    return np.ascontiguousarray(parts.transpose(order)).reshape(extents)
 
 
 def _apart_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, int, int, int]:

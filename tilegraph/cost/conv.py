@@ -19,19 +19,20 @@ _KERNEL_US = 0.5
 _RUNTIME_SHARE = 0.95
 _RUNTIME_SMALL_SHARE = 0.78
 _RUNTIME_DEPTHWISE_SHARE = 0.40
+_RUNTIME_GROUPED_SHARE = 0.15  # a small product for each group, in plain layout
 _RUNTIME_TRANSPOSED_SHARE = 0.25  # a product and a scatter, in plain layout
 _SMALL_ROWS = 49
 
 # Of our kernels, by algorithm; Winograd's is above 1 because its products are fewer than those of
 # the definition: 1.8 to 2 for a layer alone, less where weights, which are 16/9 as large, come out of memory.
-_KERNEL_SHARES = {"direct": 0.95, "winograd": 1.4, "taps": 0.65}
+_KERNEL_SHARES = {"direct": 0.95, "winograd": 1.4, "taps": 0.65, "groups": 0.5}
 
 
 @dataclass(frozen=True)
 class Work:
-    """A window: kind as in `ops.conv` ("conv", "depthwise", pools) and the algorithm of our kernel, `depth` channels
-    that a result sums over, `taps` of the window, `results` positions (N·H'·W'), `read` and `written` bytes. `phases`
-    > 1: a transposed one; `results` are the positions of the source, of which each makes so many."""
+    """A window: kind as in `ops.conv` ("conv", "depthwise", "grouped", pools) and the algorithm of our kernel, `depth`
+    channels that a result sums over, `taps` of the window, `results` positions (N·H'·W'), `read` and `written` bytes.
+    `phases` > 1: a transposed one; `results` are the positions of the source, of which each makes so many."""
 
     kind: str
     algorithm: str
@@ -55,14 +56,15 @@ class Work:
 
 
 def runtime_us(work: Work) -> float:
-    """In ONNX Runtime, source and result in its blocked layout; a transposed one in plain layout."""
+    """In ONNX Runtime, source and result in its blocked layout; small groups and transposed ones in plain layout."""
     if work.phases > 1:
         flop = 2.0 * work.results * work.depth * work.filters * work.phases
         return _RUNTIME_NODE_US + flop / (_FLOP_PER_US * _RUNTIME_TRANSPOSED_SHARE)
     if work.kind == "conv":
         share = _RUNTIME_SMALL_SHARE if work.results <= _SMALL_ROWS else _RUNTIME_SHARE
         return _RUNTIME_NODE_US + max(work.flop / (_FLOP_PER_US * share), _moved_us(work.written))
-    return _RUNTIME_NODE_US + _windows_us(work, _RUNTIME_DEPTHWISE_SHARE)
+    share = _RUNTIME_GROUPED_SHARE if work.kind == "grouped" else _RUNTIME_DEPTHWISE_SHARE
+    return _RUNTIME_NODE_US + _windows_us(work, share)
 
 
 def kernel_us(work: Work) -> float:

@@ -14,7 +14,7 @@ class Filters:
     direct: [K/panel][C/block][column][row][channel of the block][filter of the panel]
     transposed: the same of weights [C, K, (rows,) columns], one row and column, and K counted by row, column, block
     narrow: as transposed, with K counted by filter, row, column
-    taps: [K/panel][row][column][filter of the panel], for C = 1
+    taps: [K/panel][row][column][C][filter of the panel], C of one group
     winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
     bias: [K/panel][filter of the panel]
 

@@ -111,6 +111,22 @@ def test_symbolic_batch_height_and_width(name: str) -> None:
     check(_net(CONVS[name], ["n", 20, "h", "w"]), dims={"n": 3, "h": 11, "w": 7}, windows=2)
 
 
+def _in_groups(groups: int, out: int) -> Callable[[Graph, str], str]:
+    """A bottleneck in groups, as ResNeXt has it; `out` filters from 40 channels."""
+    def write(g: Graph, x: str) -> str:
+        y = g.op("Relu", g.op("Conv", x, _weights(g, 40, 17, 1, 1)))
+        y = g.op("Relu", g.op("Conv", y, _weights(g, out, 40 // groups, 3, 3), group=groups, pads=[1] * 4))
+        return g.op("Add", x, g.op("Conv", y, _weights(g, 17, out, 1, 1)))
+
+    return write
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(("groups", "out"), [(10, 40), (20, 40), (40, 80)])
+def test_groups_smaller_than_a_block(groups: int, out: int, lanes: int) -> None:
+    check(_net(_in_groups(groups, out), ["n", 3, "h", "w"]), lanes, dims={"n": 2, "h": 9, "w": 12}, windows=4)
+
+
 def _gate(g: Graph, x: str) -> str:
     """Squeeze and excite."""
     s = g.op("GlobalAveragePool", x)

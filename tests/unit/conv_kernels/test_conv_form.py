@@ -85,6 +85,8 @@ def test_a_plain_source() -> None:
 @pytest.mark.parametrize(("text", "kind"), [
     ("(float[2,32,8,8] x, float[32,1,3,3] w) => (float[2,32,8,8] y) { y = Conv<pads=[1,1,1,1], group=32>(x, w) }",
      "depthwise"),
+    ("(float[2,32,8,8] x, float[32,4,3,3] w) => (float[2,32,6,6] y) { y = Conv<group=8>(x, w) }", "grouped"),
+    ("(float[2,24,8] x, float[48,1,3] w) => (float[2,48,6] y) { y = Conv<group=24>(x, w) }", "grouped"),
     ("(float[2,32,8,8] x) => (float[2,32,4,4] y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }", "max"),
     ("(float[2,32,8,8] x) => (float[2,32,1,1] y) { y = GlobalAveragePool(x) }", "average"),
     ("(float[2,32,8] x) => (float[2,32,8] y) "
@@ -95,8 +97,12 @@ def test_kinds(text: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "blocked", "reason"), [
-    ("(float[1,8,4,4] x, float[16,4,3,3] w) => (float[1,16,2,2] y) { y = Conv<group=2>(x, w) }", ("x",),
-     "no whole blocks"),
+    ("(float[1,40,4,4] x, float[40,20,3,3] w) => (float[1,40,2,2] y) { y = Conv<group=2>(x, w) }", ("x",),
+     "20 to 20 channels are neither whole blocks of 16 nor several in one"),
+    ("(float[1,9,4,4] x, float[9,3,3,3] w) => (float[1,9,2,2] y) { y = Conv<group=3>(x, w) }", ("x",), "3 to 3"),
+    ("(float[1,32,4,4] x, float[8,4,3,3] w) => (float[1,8,2,2] y) { y = Conv<group=8>(x, w) }", ("x",), "4 to 1"),
+    ("(float[1,32,4,4] x, float[32,4,3,3] w) => (float[1,32,2,2] y) { y = Conv<group=8>(x, w) }", (),
+     "groups of a source that is not in blocks"),
     ("(float[1,16,4,4] x, float[16,16,1,1] w) => (float[1,16,A,B] y) { y = Conv<pads=[0,0,0,-1]>(x, w) }", ("x",),
      "negative pads"),
     ("(float[1,32,4,4] x) => (float[1,32,3,3] y) { y = MaxPool<kernel_shape=[2,2]>(x) }", (), "not in blocks"),
@@ -128,6 +134,7 @@ def test_what_it_is_not(text: str, blocked: tuple[str, ...], reason: str) -> Non
     ("(float[1,32,9,9] x, float[32,16,3,3] w) => (float[1,32,A,B] y) { y = Conv<group=2>(x, w) }", "direct"),
     ("(float[1,16,99] x, float[16,16,3] w) => (float[1,16,A] y) { y = Conv(x, w) }", "direct"),
     ("(float[1,16,9,9] x, float[16,1,3,3] w) => (float[1,16,A,B] y) { y = Conv<group=16>(x, w) }", "taps"),
+    ("(float[1,16,9,9] x, float[16,4,3,3] w) => (float[1,16,A,B] y) { y = Conv<group=4>(x, w) }", "groups"),
 ])
 def test_the_algorithm(text: str, wanted: str) -> None:
     assert algorithm(planned(body(text))) == wanted

@@ -31,6 +31,18 @@ def test_values(node: str, blocked: bool) -> None:
     assert is_blocked(values["y"])
 
 
+@pytest.mark.parametrize(("weights", "groups", "blocked"), [
+    ((16, 4, 3, 3), 4, False), ((16, 1, 3, 3), 16, True), ((24, 1, 3, 3), 24, False), ((32, 1, 3, 3), 16, False),
+    ((64, 16, 3, 3), 4, True), ((16, 16, 3, 3), 1, True),
+])
+def test_groups(weights: tuple[int, ...], groups: int, blocked: bool) -> None:
+    """ONNX Runtime's blocked layout takes groups of whole blocks, and depthwise convolutions of whole blocks."""
+    made = model(f"(float[1,{weights[1] * groups},8,8] x, float[{','.join(map(str, weights))}] w) => "
+                 f"(float[1,{weights[0]},6,6] y) {{ y = Conv<group={groups}>(x, w) }}")
+    (value,) = made.graph.outputs
+    assert is_blocked(value) is blocked
+
+
 def test_concat_of_channels_stays_blocked() -> None:
     _, values, _ = prepared("b = Concat<axis=1>(a, c) e = Concat<axis=2>(a, c) y = Add(a, c)")
     assert is_blocked(values["b"])

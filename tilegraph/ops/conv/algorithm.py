@@ -12,13 +12,13 @@ _LARGE = 8 << 20  # bytes
 
 
 def algorithm(space: ConvSpace) -> str:
-    """"taps" (each channel by itself), "winograd" or "direct".
+    """"taps" (each channel by itself), "groups" (several in a block), "winograd" or "direct".
 
     Winograd's F(2x2, 3x3) takes 16 products where 36 are, for transforms of source and result and weights that are 16/9
     as large. `docs/conv.md` has the measurements behind the bounds.
     """
     if space.kind != "conv":
-        return "taps"
+        return "groups" if space.kind == "grouped" else "taps"
     fits = len(space.axes) == 2 and all(
         a.kernel == 3 and a.stride == 1 and a.dilation == 1 and a.before <= 2 for a in space.axes)
     if not fits or space.groups != 1 or not space.blocked:

@@ -134,6 +134,8 @@ class _Convolution(Puller[ConvSpace]):
         kind, depth = window.kind, channels // window.groups
         if kind != "conv" or (not self.phases and window.groups == channels == filters and channels > 1):
             kind, depth = ("depthwise" if kind == "conv" else kind), 1
+        elif window.groups > 1 and not self.phases and _several_in_a_block(depth, filters // window.groups, lanes):
+            kind = "grouped"
         outer, inner = Var("cb", Dim.of(-(-channels // lanes))), Var("cl", Dim.of(lanes))
         inside = tuple(Var(f"s{k}", axis.size) for k, axis in enumerate(window.axes))
         channel = Ix.of(outer) * lanes + Ix.of(inner)
@@ -145,7 +147,9 @@ class _Convolution(Puller[ConvSpace]):
         if not blocked and (found.coef(inside[-1]) != 1 or found.coef(outer) != found.coef(inner) * lanes):
             raise Decline("the source is neither in blocks of channels nor in plain order")
         loops: tuple[Var, ...] = outer, inner
-        if kind != "conv":
+        if kind == "grouped" and not blocked:
+            raise Decline("groups of a source that is not in blocks of channels")
+        if kind not in ("conv", "grouped"):
             if not blocked:
                 raise Decline(f"{kind} of a source that is not in blocks of channels")
             found = found.replace({outer: Ix() if block is None else Ix.of(block), inner: Ix.of(lane)})
@@ -154,7 +158,8 @@ class _Convolution(Puller[ConvSpace]):
             single = Var("c", Dim.of(channels))
             found, loops = found.replace({outer: Ix(), inner: Ix.of(single)}), (single,)
         if window.groups > 1 and kind == "conv" and (not blocked or depth % lanes or filters // window.groups % lanes):
-            raise Decline(f"groups of {depth} to {filters // window.groups} channels are no whole blocks of {lanes}")
+            raise Decline(f"groups of {depth} to {filters // window.groups} channels are neither "
+                          f"whole blocks of {lanes} nor several in one")
         if factor is not None and (kind != "conv" or not blocked or window.groups > 1):
             raise Decline(f"{kind} of a source whose channels are scaled, in {window.groups} groups")
         if self.phases and not blocked:
@@ -185,6 +190,11 @@ class _Convolution(Puller[ConvSpace]):
         if isinstance(prim.bias, Const):  # of a single filter
             return Apply(prim.dtype, point("Add", [prim, prim.bias], prim.dtype), (leaf, self.pull(prim.bias, ())))
         return leaf
+
+
+def _several_in_a_block(depth: int, filters: int, lanes: int) -> bool:
+    """Whether a block of filters holds whole groups whose channels lie in one block of the source."""
+    return lanes % filters == 0 and filters % depth == 0 and depth < lanes
 
 
 def _lanes_of(source: Prim) -> int:

@@ -65,12 +65,13 @@ class Result(Inst):
 class ConvSpace:
     """out = value(window(source)), float32, in blocks of `lanes` channels.
 
-    kind: conv, depthwise (each channel by itself), max, average or padded_average. Loops of the result, None where the
-    extent is 1: `batch`, `block` (of channels), `at` (one a spatial dim); `lane` is the innermost. Loops of the source:
-    `channels` (one channel of a group: outer block and lane within it if `blocked`, else the channel alone) and
-    `inside` (one a spatial dim); for depthwise and pooling the channel is that of the result. `source` is the element
-    offset at `batch`, these and, for groups, the channel's group. `factor`: what each channel of the source counts, at
-    `batch` and `channels` (squeeze and excite), None for 1.
+    kind: conv, depthwise (each channel by itself), grouped (a block of filters holds whole groups, whose channels lie
+    in one block), max, average or padded_average. Loops of the result, None where the extent is 1: `batch`, `block` (of
+    channels), `at` (one a spatial dim); `lane` is the innermost. Loops of the source: `channels` (one channel of a
+    group: outer block and lane within it if `blocked`, else the channel alone) and `inside` (one a spatial dim); for
+    depthwise and pooling the channel is that of the result. `source` is the element offset at `batch`, these and, for
+    groups, the channel's group. `factor`: what each channel of the source counts, at `batch` and `channels` (squeeze
+    and excite), None for 1.
 
     `phases`, of a transposed convolution, one a spatial dim: the place of a result in its window. Each has blocks of
     its own, numbered (phases.., block); `axes` and `at` are those of the source.
