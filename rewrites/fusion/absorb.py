@@ -25,6 +25,7 @@ from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import opsets_of
 from tilegraph.rewrites.fusion.blocked import cut_out, free_in_runtime
 from tilegraph.rewrites.fusion.composite import DOMAIN
+from tilegraph.rewrites.fusion.copies import Copies
 from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.integers import parts_of_integers
 from tilegraph.rewrites.fusion.legal import Candidate, elements, size_bytes, work
@@ -64,7 +65,7 @@ class AbsorbLeftovers(RegionFusion):
             n: (n,) for n in view.nodes if n.domain == DOMAIN}
         refusals: dict[ir.Node, str] = {}
         tried: set[ir.Node] = set()
-        pinned: set[ir.Value] = set()
+        copies = Copies()
         found: list[Candidate] = []
 
         def note(node: ir.Node, reason: str) -> None:
@@ -77,7 +78,7 @@ class AbsorbLeftovers(RegionFusion):
                 if seed not in free or seed in tried or not _beside(seed, kernels, view):
                     continue
                 tried.add(seed)
-                region = grow(seed, view, reach, free.__contains__, verdicts, note, pinned)
+                region = grow(seed, view, reach, free.__contains__, verdicts, note, copies)
                 if region is None:
                     continue
                 own = tuple(n for n in region.nodes if n not in region.clones)
@@ -94,7 +95,7 @@ class AbsorbLeftovers(RegionFusion):
                 found.append(region)
                 free.difference_update(own)
                 kernels.update(dict.fromkeys(own, own))
-                pinned.update(v for node in region.clones for v in node.inputs if v is not None)
+                copies.add(region.nodes, region.clones)
                 pending = True
         for node, reason in refusals.items():
             if node in free:

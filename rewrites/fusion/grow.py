@@ -7,7 +7,7 @@ A view that others read too is copied into the region: it costs nothing there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from tilegraph.graph import GraphView, Reach
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.prims import Decline
 from tilegraph.ops.space import Space, crossed, uneven
+from tilegraph.rewrites.fusion.copies import Copies
 from tilegraph.rewrites.fusion.legal import Candidate, examine, work
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
@@ -27,14 +28,15 @@ Refuse = Callable[[ir.Node, str], None]
 
 
 def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[ir.Node], bool],
-         verdicts: Verdicts, refuse: Refuse, pinned: Set[ir.Value] = frozenset()) -> Candidate | None:
+         verdicts: Verdicts, refuse: Refuse, copies: Copies | None = None) -> Candidate | None:
     """The region around `seed`, or None (with the reason given to `refuse`) if the seed alone cannot be a kernel.
 
     Only nodes that are `free` join it, as members or as clones: what an earlier region took leaves the graph.
-    `pinned`: values that must stay visible because clones of earlier regions read them.
+    `copies`: what earlier regions hold copies of.
     """
+    copies = copies or Copies()
     try:
-        best = examine([seed], view, verdicts, pinned=pinned)
+        best = examine([seed], view, verdicts, copies=copies)
     except Decline as reason:
         refuse(seed, reason.reason)
         return None
@@ -64,12 +66,12 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
                 reasons[node] = "a path through other nodes leaves the region and comes back"
                 continue
             try:
-                wider = examine([*best.nodes, node], view, verdicts, clones, pinned)
+                wider = examine([*best.nodes, node], view, verdicts, clones, copies)
                 _not_wasteful(best, wider, node, alone(node))
             except Decline as reason:
                 reasons[node] = reason.reason
                 continue
-            best, changed = _adopt(wider, view), True
+            best, changed = _adopt(wider, view, copies), True
             break
     for node, why in reasons.items():
         if node not in best.nodes:
@@ -77,11 +79,12 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
     return best
 
 
-def _adopt(region: Candidate, view: GraphView) -> Candidate:
+def _adopt(region: Candidate, view: GraphView, copies: Copies) -> Candidate:
     """Clones that nobody outside reads any more become members."""
     while True:
         members = set(region.nodes) - region.clones
-        kept = frozenset(n for n in region.clones if _read_outside(n, members, view))
+        kept = frozenset(n for n in region.clones if _read_outside(n, members, view)
+                         or any(copies.read(v) for v in n.outputs))
         if kept == region.clones:
             return region
         region = replace(region, clones=kept)

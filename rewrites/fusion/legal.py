@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -13,6 +13,7 @@ from tilegraph.ops.dtypes import BYTES
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.ops.space import Apply, Fold, Load, Place, Space, crossed, traffic, uneven
 from tilegraph.rewrites.fusion.blocked import cut_out, free_in_runtime
+from tilegraph.rewrites.fusion.copies import Copies
 from tilegraph.rewrites.fusion.outer import slow_us
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
@@ -37,21 +38,22 @@ class Candidate:
 
 
 def outputs_of(nodes: Sequence[ir.Node], view: GraphView, clones: frozenset[ir.Node],
-               pinned: Set[ir.Value] = frozenset()) -> tuple[ir.Value, ...]:
+               copies: Copies | None = None) -> tuple[ir.Value, ...]:
     """The values of `nodes` that something else reads; nobody outside reads a clone.
 
-    `pinned`: values that copies of this view's nodes read, in regions found before.
+    `copies`: of this view's nodes, in regions found before.
     """
     members = set(nodes)
+    copies = copies or Copies()
     return tuple(v for node in nodes if node not in clones for v in node.outputs
-                 if v in view.outputs or v in pinned or any(user not in members for user in view.users(v)))
+                 if copies.read_outside(v, members, view))
 
 
 def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts,
-            clones: frozenset[ir.Node] = frozenset(), pinned: Set[ir.Value] = frozenset()) -> Candidate:
+            clones: frozenset[ir.Node] = frozenset(), copies: Copies | None = None) -> Candidate:
     """The candidate, or `Decline` with the reason."""
     ordered = tuple(sorted(nodes, key=view.order.__getitem__))
-    outputs = outputs_of(ordered, view, clones, pinned)
+    outputs = outputs_of(ordered, view, clones, copies)
     if not outputs:
         raise Decline("nothing reads its results")
     lowered, space = verdicts.ask(ordered, outputs)

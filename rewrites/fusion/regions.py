@@ -7,6 +7,7 @@ shapes that are unknown or empty; extents that are not equal for certain; what t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
+from tilegraph.rewrites.fusion.copies import Copies
 from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.integers import REASON, parts_of_integers
 from tilegraph.rewrites.fusion.legal import Candidate, price
@@ -70,16 +72,20 @@ class RegionFusion(CompositePass):
             taken = parts_of_integers(view)
         refusals: dict[ir.Node, str] = dict.fromkeys(taken, REASON)
         found: list[Candidate] = []
-        pinned: set[ir.Value] = set()  # read by clones, beside the nodes that the view knows of
+        copies = Copies()
 
         def note(node: ir.Node, reason: str) -> None:
             refusals.setdefault(node, reason)
 
-        for seed in self._seeds(view):
+        seeds = deque(self._seeds(view))
+        declined: set[ir.Node] = set()
+        while seeds:
+            seed = seeds.popleft()
             if seed in taken:
                 continue
-            region = grow(seed, view, reach, lambda n: n not in taken, verdicts, note, pinned)
+            region = grow(seed, view, reach, lambda n: n not in taken, verdicts, note, copies)
             if region is None:
+                declined.add(seed)
                 continue
             cost = price(region, view, self.cost_model)
             own = [node for node in region.nodes if node not in region.clones]
@@ -90,12 +96,18 @@ class RegionFusion(CompositePass):
                 continue
             reach.contract(own)
             found.append(region)
-            pinned.update(v for node in region.clones for v in node.inputs if v is not None)
+            copies.add(region.nodes, region.clones)
+            # A view that could not be a kernel may be one with what its other readers leave of it.
+            again = declined & region.clones
+            declined -= again
+            seeds.extend(sorted(again, key=view.order.__getitem__))
         members = {node for region in found for node in region.nodes if node not in region.clones}
         for node in view.nodes:
             if node not in members:
                 reason = refusals.get(node) or (f"{node.op_type} is not an operator that regions take"
                                                 if kind_of(node) is None else "no region reaches it")
+                if copies.replace(node, view):
+                    reason = "each kernel that reads it has a copy of it"
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=_shown(node))
         return found
 

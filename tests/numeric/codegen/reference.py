@@ -46,7 +46,8 @@ def widened(array: Array) -> Array:
 
 
 def narrowed(array: Array, stored: str) -> Array:
-    """A computed value as it is stored."""
+    """A computed value as it is stored; an array, also of a scalar of numpy, which ONNX Runtime does not take."""
+    array = np.asarray(array)
     if stored == "bfloat16":
         return array.astype(np.float32).astype(ml_dtypes.bfloat16)
     if stored == "float16":

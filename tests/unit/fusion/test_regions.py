@@ -8,9 +8,15 @@ import pytest
 
 from tests.unit.fusion.parse import model
 from tilegraph.cost import CostModel
+from tilegraph.graph import GraphView, Reach
+from tilegraph.ops.region import plan
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion import RegionFusion
 from tilegraph.rewrites.fusion.composite import DOMAIN
+from tilegraph.rewrites.fusion.copies import Copies
+from tilegraph.rewrites.fusion.grow import grow
+from tilegraph.rewrites.fusion.legal import Candidate
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 
 
 def fuse(graph: str, offload: str = "all", opset: int = 20) -> tuple[ir.Model, PassContext, bool]:
@@ -111,6 +117,50 @@ def test_a_shared_view_is_copied_into_the_region() -> None:
 def test_a_view_that_only_regions_read_leaves_the_graph() -> None:
     made, _, _ = fuse("(float[4,8,16] x) => (float[8,4,16] y) { t = Transpose<perm=[1,0,2]>(x) y = Exp(t) }")
     assert kinds(made) == ["region"]
+
+
+@pytest.mark.parametrize("reader", ["Exp(b)", "Transpose<perm=[0,1]>(b)"])
+def test_what_copies_leave_of_a_view_is_taken_in_the_same_run(reader: str) -> None:
+    """Parts of different sizes are no kernel together. The reader of one has a copy; then only the other is left."""
+    made, context, _ = fuse(f"""(float[2,96] x, float[64,8] w) => (float[2,8] y, float[2,32] z) {{
+        s = Constant<value = int64[2] {{64, 32}}>() a, b = Split<axis=1>(x, s) y = MatMul(a, w) z = {reader} }}""")
+    assert bodies(made) == [["Split"], ["Split", reader.partition("(")[0].partition("<")[0]]]
+    assert {d.subject for d in context.diagnostics if not d.taken} == {"Constant_0", "MatMul_2"}
+    assert not RegionFusion("all").run(made, PassContext()).modified
+    made, context, _ = fuse("""(float[2,96] x, float[64,8] w, float[64,2] r) => (float[2,8] y, float[64,32] z) {
+        s = Constant<value = int64[2] {64, 32}>() a, b = Split<axis=1>(x, s) y = MatMul(a, w) z = MatMul(r, b) }""")
+    assert bodies(made) == []
+    assert refusal(context, "Split_1") == "outputs of shapes [2, 64] and [2, 32] in one kernel"
+
+
+def test_a_view_of_which_every_reader_has_a_copy_says_so() -> None:
+    made, context, _ = fuse("""(float[2,96] x) => (float[2,64] y, float[2,32] z) {
+        s = Constant<value = int64[2] {64, 32}>() a, b = Split<axis=1>(x, s) y = Neg(a) z = Exp(b) }""")
+    assert bodies(made) == [["Split", "Neg"], ["Split", "Exp"]]
+    assert refusal(context, "Split_1") == "each kernel that reads it has a copy of it"
+
+
+def test_a_copied_view_stays_in_the_graph_while_another_copy_reads_it() -> None:
+    """An earlier region has a copy of the Unsqueeze, which reads the Transpose. This one has all other readers of the
+    Transpose, and does not remove it."""
+    made = model("""(float[4,8] x, float[4,4] w) => (float[1,8,4] y, float[8,4] z, float[1,8,4] u) {
+        t = Transpose<perm=[1,0]>(x) a = Constant<value = int64[1] {0}>() c = Unsqueeze(t, a) y = Exp(c)
+        z = Neg(t) u = MatMul(c, w) }""")
+    view = GraphView(made.graph)
+    by = {n.op_type: n for n in view.nodes}
+
+    def grown(copies: Copies) -> Candidate:
+        reach = Reach(view.nodes, view.graph.edges())
+        verdicts = Verdicts({"": 20}, plan)
+        found = grow(by["Neg"], view, reach, lambda n: n is not by["Exp"], verdicts, lambda *_: None, copies)
+        assert found is not None
+        assert {n.op_type for n in found.nodes} == {"Transpose", "Unsqueeze", "Neg"}
+        return found
+
+    assert grown(Copies()).clones == frozenset()
+    copies = Copies()
+    copies.add((by["Unsqueeze"], by["Exp"]), frozenset((by["Unsqueeze"],)))
+    assert grown(copies).clones == {by["Transpose"]}
 
 
 def test_bodies_of_control_flow_have_regions_of_their_own() -> None:
