@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
@@ -40,8 +41,6 @@ def test_faults_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]> g (float[4] x) => (float[4] y) '
                                       "{ y = Exp(x) }"), path)
-    import numpy as np
-
     feeds = {"x": np.arange(4, dtype=np.float32)}
     monkeypatch.setattr(passes, "open_case", lambda case: (path, [feeds]))
     monkeypatch.setattr(passes, "pipeline", lambda offload="all": [Growing()])
@@ -49,7 +48,37 @@ def test_faults_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert any("says modified=False, and the model changed" in p for p in found)
     assert any("a second run changes the model again" in p for p in found)
     assert any("growing alone: output 0" in p for p in found)
+    assert any("order 0: growing: output 0" in p for p in found)
     assert not any("without growing" in p for p in found)
+
+
+class Shrinking(Pass):
+    """Right only behind `Growing`: takes the last node out."""
+
+    name = "shrinking"
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        last = model.graph.outputs[0].producer()
+        assert last is not None
+        assert last.inputs[0] is not None
+        model.graph.outputs[0] = last.inputs[0]
+        model.graph.remove(last, safe=True)
+        return PassResult(True)
+
+
+def test_an_order_that_gives_other_answers_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]> g (float[4] x) => (float[4] y) '
+                                      "{ a = Abs(x) b = Neg(a) y = Exp(b) }"), path)
+    feeds = {"x": np.arange(4, dtype=np.float32)}
+    wanted = passes.answers(str(path), feeds)
+    assert wanted is not None
+    monkeypatch.setattr(passes, "pipeline", lambda offload="all": [Growing(), Shrinking()])
+    case = Case("corpus", "m")
+    orders = [[str(p) for p in passes.in_random_order(case, path, k, [(feeds, wanted)])] for k in range(8)]
+    assert [] in orders  # growing first
+    assert all("shrinking growing: output 0" in p for found in orders for p in found)
+    assert any(orders)
 
 
 def test_what_an_attention_needs_counts_as_changed_where_none_is_taken(tmp_path: Path) -> None:
