@@ -34,6 +34,7 @@ _ROW_NS = 15.0  # for each row of each block of keys: maximum, sum and rescaling
 # Operators of attention in ONNX Runtime: share of the products that they compute, and ns per score.
 _OPERATORS = {"Attention": (1.0, 0.55), "MultiHeadAttention": (1.0, 0.2), "GroupQueryAttention": (0.75, 0.55)}
 _MASKED_NS = 0.5  # per score, where a mask or positions hide some
+_ASKED_US = 10.0  # an If around the kernel, with what it asks and what lies in the branch
 _NODE_US = 5.0  # starting the kernel, and the session's part of it
 _GROUP, _PANEL = 8, 32  # rows and keys that the kernel computes at a time
 # With few queries: ns for each byte of keys and values that ONNX Runtime reads, that the kernel reads, and that are put
@@ -112,7 +113,7 @@ def _few(candidate: Candidate, rows: int, model: CostModel) -> AttentionCost:
     read = 4.0 * batch * keys * (space.depth + space.width)
     products = max(read * _READ_NS / 1e3, flops / _FLOPS_PER_US)
     around = _around_us(candidate, model, set(candidate.caches)) if space.has_few else 0.0
-    runtime = around + _products_us(candidate, products, elements, model)
+    runtime = around + _products_us(candidate, products, elements, model, few=True)
     kernel = _NODE_US + max(read / group * _KERNEL_READ_NS / 1e3, 2 * flops / _KERNEL_FLOPS_PER_US)
     kernel += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * _modifier(space)) / 1e3
     join = read / group * _JOIN_NS / 1e3
@@ -121,6 +122,8 @@ def _few(candidate: Candidate, rows: int, model: CostModel) -> AttentionCost:
     runtime += made * join
     if candidate.owner is not None and any(_is_joined(v, candidate) for _, v in candidate.lowered.inputs):
         kernel += (1 - made) * join
+    if candidate.owner is not None and candidate.owner.asked:
+        kernel += _ASKED_US
     return AttentionCost(runtime, kernel)
 
 
@@ -142,12 +145,15 @@ def _around_us(candidate: Candidate, model: CostModel, without: Set[ir.Node] = f
                and owner_of(node) is None)
 
 
-def _products_us(candidate: Candidate, products: float, elements: float, model: CostModel) -> float:
-    """What ONNX Runtime takes for the two products, or for the operator, whose kernel computes every score."""
+def _products_us(candidate: Candidate, products: float, elements: float, model: CostModel,
+                 few: bool = False) -> float:
+    """What ONNX Runtime takes for the two products, or for the operator, whose kernel computes every score. With few
+    queries on a past there is no half of the scores that an operator could leave out."""
     if candidate.owner is None:
         return 2 * model.node_us("MatMul", 0, 0) + products
     masked = any(_reads(inst, candidate.space) for inst in insts(candidate.space.x))
     share, per_score = _OPERATORS[candidate.owner.op]
+    share = 1.0 if few else share
     return model.node_us("MatMul", 0, 0) + share * products + elements * (per_score + masked * _MASKED_NS) / 1e3
 
 

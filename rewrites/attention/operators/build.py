@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from tilegraph.io.walk import subgraphs_of
 from tilegraph.ops.prims import Decline
 from tilegraph.rewrites.normalise.edit import Names, is_used, replace
 from tilegraph.rewrites.normalise.infer.info import shape_of
@@ -25,10 +26,11 @@ Part = int | ir.Value  # an extent: known, or an int64 vector of one element
 
 @dataclass(frozen=True)
 class Owner:
-    """The operator that a node was made for."""
+    """The operator that a node was made for. `asked`: a run decides between the node and the operator itself."""
 
     name: str
     op: str
+    asked: bool = False
 
 
 def owner_of(node: ir.Node) -> Owner | None:
@@ -94,8 +96,8 @@ class Build:
         return left[axis_a] is not None and left[axis_a] == right[axis_b]
 
     # -- nodes ------------------------------------------------------------------------------------------------
-    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        made = ir.node(op_type, list(inputs), attributes=attributes,
+    def op(self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
+        made = ir.node(op_type, list(inputs), attributes=attributes, domain=domain,
                        name=self.names.node(f"{self.node.name}/{op_type}"))
         made.outputs[0].name = self.names.value(f"{self.node.name}/{op_type}_out")
         self.made.append(made)
@@ -159,6 +161,32 @@ class Build:
             return self.op("ReduceMax", value, self.ints(-1), keepdims=1)
         return self.op("ReduceMax", value, axes=[-1], keepdims=1)
 
+    def unless(self, condition: ir.Value, first: int, results: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+        """If(condition, `results`, the operator itself): the nodes made from number `first` on become the one branch.
+
+        Results stay None where they are.
+        """
+        node, body = self.node, self.made[first:]
+        del self.made[first:]
+        same = ir.Node(node.domain, node.op_type, list(node.inputs),
+                       [ir.Attr(a.name, a.type, a.value) for a in node.attributes.values()],
+                       num_outputs=len(node.outputs), name=self.names.node(f"{node.name}/whole"))
+        wanted = [k for k, result in enumerate(results) if result is not None]
+        for old, new in zip(node.outputs, same.outputs, strict=True):
+            new.name, new.type = self.names.value(f"{node.name}/{old.name}_whole") if old.name else "", old.type
+        ends = [result for result in results if result is not None]
+        branches = [ir.AttrGraph(key, ir.Graph([], outputs, nodes=nodes, name=f"{node.name}/{key}"))
+                    for key, outputs, nodes in (("then_branch", ends, body),
+                                                ("else_branch", [same.outputs[k] for k in wanted], [same]))]
+        made = ir.Node("", "If", [condition], branches, num_outputs=len(wanted),
+                       name=self.names.node(f"{node.name}/If"))
+        self.made.append(made)
+        given: list[ir.Value | None] = [None] * len(results)
+        for k, output in zip(wanted, made.outputs, strict=True):
+            output.name, output.type = self.names.value(f"{node.name}/If_out"), node.outputs[k].type
+            given[k] = output
+        return given
+
     # -- the graph --------------------------------------------------------------------------------------------
     def finish(self, results: Sequence[ir.Value | None], root: ir.Graph, owned: bool = True) -> None:
         """Lets `results` stand for the operator's outputs (None: nothing reads it) and removes the operator.
@@ -170,8 +198,11 @@ class Build:
         for constant in self.constants:
             graph.register_initializer(constant)
         if owned:
+            name, op = self.node.name or "", self.node.op_type
             for made in self.made:
-                made.meta[_OWNER] = Owner(self.node.name or "", self.node.op_type)
+                made.meta[_OWNER] = Owner(name, op)
+                for inner in (n for body in subgraphs_of(made) for n in body):
+                    inner.meta[_OWNER] = Owner(name, op, asked=True)
         graph.insert_before(self.node, self.made)
         for old, new in zip(self.node.outputs, results, strict=False):
             if new is not None:
