@@ -13,8 +13,8 @@ from itertools import groupby
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.conv.results import STREAMED, UNROLLED
-from tilegraph.codegen.conv.sliding import MAX_TAPS, Sliding, Taps
-from tilegraph.codegen.conv.tiles import vectors_for, widest
+from tilegraph.codegen.conv.sliding import Sliding, Taps
+from tilegraph.codegen.conv.tiles import MAX_TAPS, vectors_for, widest
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.conv import ConvSpace
 from tilegraph.spec.dims import Dim

@@ -1,8 +1,9 @@
 """What all window kernels share: units of work, rows, and the tiles of a line with what the padding leaves of them.
 
 A unit of work is a batch element, a few rows, and some blocks of channels. A line of static extent is cut into tiles
-whose taps are known to read an element or not, so padding costs nothing and is never stored; of a line whose extent
-only the run knows, results whose windows reach outside are made one by one.
+whose taps are known to read an element or not, so padding costs nothing and is never stored. A line whose extent only
+the run knows has such tiles at its borders, too, where results may be made twice: the last tile is moved back to end
+with the line. Otherwise, and in lines shorter than a tile, results whose windows reach outside are made one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.conv.results import Results
-from tilegraph.codegen.conv.tiles import all_taps, inside, pieces, split
+from tilegraph.codegen.conv.tiles import MAX_TAPS, Borders, all_taps, inside, line_borders, pieces, split
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.conv import Axis, ConvSpace
 from tilegraph.ops.index import Var
@@ -20,7 +21,6 @@ from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
 PIXELS = 256  # results of a unit, so that its sums and its part of the source stay in the caches
-MAX_TAPS = 16  # of a line, for each of which there is code
 
 Taps = tuple[tuple[int, ...], ...]
 
@@ -29,6 +29,8 @@ class Sliding(Results):
     """Walks over units, rows and tiles; a subclass sums."""
 
     width: int  # results of a line that are summed at once
+    repeatable = False  # a result may be made twice, and whole tiles at the borders are worth their code
+    streaming = False  # panels share no part of the source: the parts of an image follow each other, as they lie
 
     def __init__(self, space: ConvSpace, vector_bits: int) -> None:
         super().__init__(space, vector_bits)
@@ -47,8 +49,10 @@ class Sliding(Results):
         rows, line, parts, pixels = self._parts()
         self.pixels = pixels
         with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
-            p = e.share(t.Rem(u, e.i64(panels))) if panels > 1 else e.i64(0)
-            part = e.share(t.Rem(t.Div(u, e.i64(panels)), e.dim(parts))) if parts != 1 else e.i64(0)
+            of_panel = t.Div(u, e.dim(parts)) if self.streaming else u
+            of_part = u if self.streaming else t.Div(u, e.i64(panels))
+            p = e.share(t.Rem(of_panel, e.i64(panels))) if panels > 1 else e.i64(0)
+            part = e.share(t.Rem(of_part, e.dim(parts))) if parts != 1 else e.i64(0)
             if space.batch is not None:
                 e.loops[space.batch] = e.share(t.Div(t.Div(u, e.i64(panels)), e.dim(parts)))
             full = space.blocks // self.vectors
@@ -176,11 +180,15 @@ class Sliding(Results):
                 with e.when(t.NE(t.Rem(count, e.i64(width)), e.i64(0))):
                     self._at(e.share(t.Add(first, t.Sub(count, e.i64(rest)))), rest, all_taps(self.line, rest))
             return
-        done = e.share(t.Mul(t.Div(count, e.i64(width)), e.i64(width)))
-        part = 1 << (width.bit_length() - 1)
+        self._rest(first, e.share(t.Mul(t.Div(count, e.i64(width)), e.i64(width))), count)
+
+    def _rest(self, first: t.Expr, done: t.Expr, count: t.Expr) -> None:
+        """Of `count` results from `first`, fewer than a tile behind the first `done`: tiles of powers of two."""
+        e = self.e
+        left = e.share(t.Sub(count, done))
+        part = 1 << (self.width.bit_length() - 1)
         while part:
-            if part < width:
-                left = t.Sub(count, done)
+            if part < self.width:
                 with e.when(t.NE(t.Rem(t.Div(left, e.i64(part)), e.i64(2)), e.i64(0))):
                     before = t.Mul(t.Div(left, e.i64(2 * part)), e.i64(2 * part))
                     self._at(e.share(t.Add(t.Add(first, done), before)), part, all_taps(self.line, part))
@@ -196,11 +204,42 @@ class Sliding(Results):
         last = t.Sub(e.dim(axis.size), t.Add(e.dim(reach), e.i64(1)))
         full = t.Select(t.LT(last, e.i64(0)), e.i64(0), t.Add(t.Div(last, one), e.i64(1)))
         high = e.share(t.Max(t.Min(full, out), low))
-        with e.loop("x", low) as x:
-            self._edge(x)
-        self._plain(low, e.share(t.Sub(high, low)), 0)
-        with e.loop("x", t.Sub(out, high), high) as x:
-            self._edge(x)
+        count = e.share(t.Sub(high, low))
+        borders = line_borders(axis, self.width) if self.repeatable else None
+
+        def one_by_one(inside: Callable[[], None]) -> None:
+            with e.loop("x", low) as x:
+                self._edge(x)
+            inside()
+            with e.loop("x", t.Sub(out, high), high) as x:
+                self._edge(x)
+
+        if borders is None:
+            one_by_one(lambda: self._plain(low, count, 0))
+            return
+        with e.block() as long:
+            self._overlapping(out, high, borders)
+        with e.block() as short:
+            one_by_one(lambda: self._rest(low, e.i64(0), count))
+        e.stmts.append(t.IfThenElse(t.LT(count, e.i64(self.width)), t.sequence(short), t.sequence(long)))
+
+    def _overlapping(self, out: t.Expr, high: t.Expr, borders: Borders) -> None:
+        """A line with at least a tile of windows inside: whole tiles only, of which the last ones are moved back."""
+        e, width = self.e, self.width
+        if borders.left is not None:
+            self._at(e.i64(0), width, borders.left)
+        first = width if borders.left is not None else 0
+        stop = high if borders.right is None else t.Sub(out, e.i64(width))
+        tiles = t.Div(t.Max(t.Add(t.Sub(stop, e.i64(first)), e.i64(width - 1)), e.i64(0)), e.i64(width))
+        last = e.share(t.Sub(high, e.i64(width)))
+        with e.loop("x", e.share(tiles)) as x:
+            at = t.Min(t.Add(t.Mul(x, e.i64(width)), e.i64(first)), last)
+            self._at(e.share(at), width, all_taps(self.line, width))
+        if borders.right is not None:
+            self._at(e.share(stop), width, borders.right)
+        elif not borders.closed:
+            with e.loop("x", t.Sub(out, high), high) as x:
+                self._edge(x)
 
     def _at(self, x: t.Expr, width: int, taps: Taps) -> None:
         self.x = x

@@ -29,6 +29,9 @@ def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
 
 
 class _Taps(Sliding):
+    repeatable = True
+    streaming = True
+
     def __init__(self, space: ConvSpace, vector_bits: int) -> None:
         super().__init__(space, vector_bits)
         self.source = self.e.input(space.source_slot, "float")

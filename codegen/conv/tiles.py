@@ -8,6 +8,7 @@ from itertools import groupby
 
 from tilegraph.ops.conv import Axis
 
+MAX_TAPS = 16  # of a line, for each of which there is code
 _REGISTERS = {256: 16, 512: 32}
 _LATENCY = 8  # accumulators that keep two pipes of four steps busy
 _MAX_VECTORS = 6
@@ -72,6 +73,35 @@ def pieces(axis: Axis, widths: Sequence[int]) -> list[Piece]:
         members = list(group)
         merged.append(Piece(members[0].start, len(members), width, taps))
     return merged
+
+
+@dataclass(frozen=True)
+class Borders:
+    """The taps of the first and of the last tile of a line of symbolic extent that is long enough; None: no window of
+    theirs reaches outside. `closed`: so it is known which windows reach over the end; otherwise `right` is None."""
+
+    left: tuple[tuple[int, ...], ...] | None
+    right: tuple[tuple[int, ...], ...] | None
+    closed: bool
+
+
+def line_borders(axis: Axis, width: int) -> Borders | None:
+    """None where a tile of `width` results does not hold all windows that reach over a border, or taps are too many."""
+    kernel = axis.kernel.as_int()
+    if kernel is None or kernel > MAX_TAPS or axis.before < 0 or axis.before > width * axis.stride:
+        return None
+    left = tuple(tuple(i for i in range(width) if i * axis.stride + k * axis.dilation >= axis.before)
+                 for k in range(kernel))
+    more = (axis.out - axis.size).as_int() if axis.stride == 1 else None
+    if more is None:
+        return Borders(left if axis.before else None, None, False)
+    # The last window starts at size + more - 1 - before.
+    over = more + (kernel - 1) * axis.dilation - axis.before
+    if over > width:
+        return None
+    right = tuple(tuple(i for i in range(width) if i - width + more + k * axis.dilation < axis.before)
+                  for k in range(kernel))
+    return Borders(left if axis.before else None, right if over > 0 else None, True)
 
 
 def all_taps(axis: Axis, width: int) -> tuple[tuple[int, ...], ...]:

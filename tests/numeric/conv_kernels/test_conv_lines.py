@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.numeric.codegen.runner import Array
-from tests.numeric.conv_kernels.conv_runner import reference, run
+from tests.numeric.conv_kernels.conv_runner import blocks, compiled, packed, plain, reference, run
+from tests.unit.conv_kernels.bodies import body
 
 
 def normal(*shape: int, seed: int = 1) -> Array:
@@ -15,7 +16,7 @@ def normal(*shape: int, seed: int = 1) -> Array:
 
 def check(source: tuple[int, ...], weights: tuple[int, ...], attributes: str = "", *, declared: str | None = None,
           blocked: bool, fences: bool = False) -> None:
-    """`declared`: the source's shape as the model has it, where it is symbolic. The bound is that of `test_conv_kernel`:
+    """`declared`: the source's shape as the model has it, where it is symbolic. The bound of `test_conv_kernel`:
     4 eps of the size of a sum."""
     x, w = normal(*source), normal(*weights) / np.float32(np.sqrt(weights[1] * weights[2]))
     text = (f"(float[{declared or ','.join(map(str, source))}] x, float[{','.join(map(str, weights))}] w) => "
@@ -54,3 +55,29 @@ def test_short_lines(length: int, stride: int) -> None:
     """The last layers of encoders: most taps are padding."""
     for batch, declared in ((1, None), (5, None), (7, f"b,33,{length}")):
         check((batch, 33, length), (48, 33, 3), f"<pads=[1, 1], strides=[{stride}]>", declared=declared, blocked=True)
+
+
+@pytest.mark.parametrize(("op", "trained"), [
+    ("Conv<kernel_shape=[3,5], pads=[1,2,1,2], group=40>", (3, 5)),
+    ("Conv<kernel_shape=[1,5], pads=[0,4,0,1], group=40>", (1, 5)),  # more results than elements to read
+    ("Conv<kernel_shape=[1,3], pads=[0,3,0,3], dilations=[1,2], group=40>", (1, 3)),
+    ("Conv<kernel_shape=[1,4], pads=[0,0,0,2], group=40>", (1, 4)),
+    ("Conv<kernel_shape=[1,3], group=40>", (1, 3)),
+    ("Conv<kernel_shape=[3,3], pads=[1,1,1,1], strides=[1,2], group=40>", (3, 3)),
+    ("Conv<kernel_shape=[1,5], pads=[0,3,0,2], strides=[1,3], group=40>", (1, 5)),
+    ("MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>", None),
+    ("AveragePool<kernel_shape=[2,3], pads=[0,1,0,1], strides=[1,2]>", None),
+])
+def test_borders_of_unknown_lines(op: str, trained: tuple[int, int] | None) -> None:
+    """Windows over each channel: lengths around one, two and three tiles of 14, one kernel for all of them."""
+    name, attributes = op.split("<")
+    weights = f", float[40,1,{trained[0]},{trained[1]}] w" if trained else ""
+    text = (f"(float[N,40,4,W] x{weights}) => (float[N,40,A,B] y) "
+            f"{{ t = {name}<{attributes}(x{', w' if trained else ''}) y = Mul(t, t) }}")
+    made = compiled(body(text))
+    for length in (5, 14, 17, 18, 29, 31, 43, 86):
+        given = {"x": normal(2, 40, 4, length)} | ({"w": normal(40, 1, *trained)} if trained else {})
+        (got,) = made.run(packed(made, given | {"x": blocks(given["x"], 16, np.nan)}), 2, 4)
+        expected = reference(text, given)
+        assert plain(got, 40).shape == expected.shape
+        assert np.abs(plain(got, 40) - expected).max() <= 4e-6 * np.abs(expected).max(), length
