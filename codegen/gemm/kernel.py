@@ -9,6 +9,7 @@ caches anyway. The group then goes through memory to the epilogue, which costs l
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
@@ -23,12 +24,15 @@ from tilegraph.spec.dims import Dim
 BLOCK_ROWS = 256
 _FEW = 4  # panels: with fewer, blocks of rows are smaller, so that there are units for every thread
 CHUNK = 384  # steps of k that are summed by themselves: the rounding error grows with the length of a sum
+_PART = 2 * CHUNK  # steps of k of a deep panel that a block of rows is multiplied with before it comes to the next
+_CACHE = 1 << 18  # elements of a level 2 cache: 1 MB
 _CHAINS = 12  # sums in flight: two fused multiply-adds a cycle take at least 8
 _STREAM = 4  # rows whose multiplications take as long as reading the panel from memory does
 _LINE = 16  # elements of a cache line
 _NEAR = 2048  # elements: how far ahead a panel that is read only once is asked for
 _GROUPS = 16  # groups of a block where their number is symbolic: 128 rows
 _MAX_STEPS = 8
+_EXACT = 4  # groups up to which their shares are exactly the next panel
 _WIDTH_COST = {1: 2.0, 2: 2.05, 3: 3.0}  # of a panel of so many vectors: one vector waits for the loads of the left
 
 
@@ -76,7 +80,7 @@ class Ahead:
 def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
     """Emits `space` as the function `name` for registers of `vector_bits` bits."""
     assert space.precision == "float32"
-    return ProductKernel(space, vector_bits).run(name)
+    return _Plain(space, vector_bits).run(name)
 
 
 class ProductKernel:
@@ -130,9 +134,7 @@ class ProductKernel:
         base = self.base(column)
         static, near = self.space.m.as_int(), self.near()
         if static is None or static >= size:
-            with e.loop("g", t.Div(rows, e.i64(size))) as g:
-                ahead = self._share(g) or near
-                self._group(e.share(t.Add(first, t.Mul(g, e.i64(size)))), size, base, column, columns, ahead)
+            self._whole(first, t.Div(rows, e.i64(size)), base, column, columns)
         if static is not None:
             # What is left of the rows, at once: the panel is read once more, not once for each half.
             rest = static % size
@@ -147,16 +149,29 @@ class ProductKernel:
             with e.when(t.EQ(rest, e.i64(left))):
                 self._group(done, left, base, column, columns, near)
 
+    def _whole(self, first: t.Expr, groups: t.Expr, base: t.Expr, column: t.Expr, columns: int) -> None:
+        """`groups` groups of rows from `first`."""
+        e, size = self.e, self.tile.rows
+        with e.loop("g", groups) as g:
+            ahead = self._share(g) or self.near()
+            self._group(e.share(t.Add(first, t.Mul(g, e.i64(size)))), size, base, column, columns, ahead)
+
     def _share(self, group: t.Expr) -> Ahead | None:
         """The share of the next panel that group number `group` asks for; none where there is one group."""
-        e, static, depth = self.e, self.space.m.as_int(), self.depth
+        return self._shared(group, self.depth, self.depth)
+
+    def _shared(self, group: t.Expr, depth: int, distance: int) -> Ahead | None:
+        """Its share of `depth` steps of k, which lie `distance` steps behind those that it multiplies."""
+        e, static = self.e, self.space.m.as_int()
         groups = _GROUPS if static is None else min(static, self.block) // self.tile.rows
         panel = -(-self.tile.panel // _LINE)
         if groups < 2:
             return None
         steps, lines = max(1, min(_MAX_STEPS, groups // panel)), -(-panel // groups)
+        if groups <= _EXACT:
+            steps, lines = groups // math.gcd(groups, panel), panel // math.gcd(groups, panel)
         first = t.Mul(group, e.i64(depth // steps * lines * _LINE))
-        return Ahead(steps, lines, e.share(t.Add(e.i64(depth * self.tile.panel), first)))
+        return Ahead(steps, lines, e.share(t.Add(e.i64(distance * self.tile.panel), first)))
 
     def _group(self, row: t.Expr, rows: int, base: t.Expr, column: t.Expr, columns: int, ahead: Ahead) -> None:
         """`rows` rows from `row`: the product, then the epilogue row by row."""
@@ -168,28 +183,36 @@ class ProductKernel:
         if depth <= CHUNK:
             self._sum(made, starts, base, e.i64(0), depth, False, ahead)
         else:
-            places = [k * tile.lanes for k in range(rows * self.vectors)]
-            for place in places:
-                e.write(made, place, e.math.const(0, self.summed), tile.lanes)
-            with e.loop("c", depth // CHUNK) as c:
-                self._sum(made, starts, base, e.share(t.Mul(c, e.i64(CHUNK))), CHUNK, True, ahead)
-            if depth % CHUNK:
-                self._sum(made, starts, base, e.i64(depth - depth % CHUNK), depth % CHUNK, True, ahead)
+            for k in range(rows * self.vectors):
+                e.write(made, k * tile.lanes, e.math.const(0, self.summed), tile.lanes)
+            self._chunks(made, starts, base, depth, ahead)
         self._results(made, row, rows, column, columns)
 
-    def _results(self, made: t.Buffer, row: t.Expr, rows: int, column: t.Expr, columns: int) -> None:
-        """What is stored of the products `made`, row by row."""
+    def _chunks(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, depth: int, ahead: Ahead,
+                at: t.Expr | None = None) -> None:
+        """`depth` steps of k join the sums of `made`, which begin at `at`."""
+        e = self.e
+        if depth >= CHUNK:
+            with e.loop("c", depth // CHUNK) as c:
+                self._sum(made, starts, base, e.share(t.Mul(c, e.i64(CHUNK))), CHUNK, True, ahead, at)
+        if depth % CHUNK:
+            self._sum(made, starts, base, e.i64(depth - depth % CHUNK), depth % CHUNK, True, ahead, at)
+
+    def _results(self, made: t.Buffer, row: t.Expr, rows: int, column: t.Expr, columns: int,
+                 at: t.Expr | None = None) -> None:
+        """What is stored of the products `made`, which begin at `at`, row by row."""
         e = self.e
         with e.loop("r", rows) as r:
             self.row = e.share(t.Add(row, r))
             e.set_loops(self.space.rows, self.row)
-            line = e.share(t.Mul(r, e.i64(self.vectors * self.tile.lanes)))
+            line = t.Mul(r, e.i64(self.vectors * self.tile.lanes))
+            line = e.share(line if at is None else t.Add(at, line))
             for start, lanes in _pieces(columns, self.tile.lanes):
                 self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), lanes)
 
     def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool,
-             ahead: Ahead) -> None:
-        """`depth` steps of k from `first`, in registers; the sums replace or join those of `made`.
+             ahead: Ahead, at: t.Expr | None = None) -> None:
+        """`depth` steps of k from `first`, in registers; the sums replace or join those of `made` that begin at `at`.
 
         Few rows have several sums for each element, so that a multiplication need not wait for the one before it.
         """
@@ -212,15 +235,16 @@ class ProductKernel:
                 place = t.Add(t.Mul(k, e.i64(stride)), e.i64(line * _LINE))
                 e.stmts.append(t.prefetch(self.right, t.Add(asked, place)))
             for c in range(steps):
-                at = t.Add(t.Mul(k, e.i64(steps)), e.i64(c)) if steps > 1 else k
-                self._step(chains[c % len(chains)], starts, base, at)
+                step = t.Add(t.Mul(k, e.i64(steps)), e.i64(c)) if steps > 1 else k
+                self._step(chains[c % len(chains)], starts, base, step)
         for c in range(depth % steps):
             self._step(chains[c % len(chains)], starts, base, e.i64(depth - depth % steps + c))
         for place in places:
             value = _added(e, [e.read(sums, self.summed, place, lanes) for sums in chains])
+            into = e.i64(place) if at is None else t.Add(at, e.i64(place))
             if add:
-                value = e.math.add(value, e.read(made, self.summed, place, lanes))
-            e.write(made, place, value, lanes)
+                value = e.math.add(value, e.read(made, self.summed, into, lanes))
+            e.write(made, into, value, lanes)
 
     def _step(self, sums: t.Buffer, starts: list[t.Expr], base: t.Expr, k: t.Expr) -> None:
         """Step `k` for every element of the group."""
@@ -287,6 +311,51 @@ class ProductKernel:
         known = {id(leaf): value for leaf in self.leaves}
         value = e.value(space.value, space.cols[-1], width, known)
         e.write(self.result, e.index(space.address), value, width)
+
+
+class _Plain(ProductKernel):
+    """The matrix as it is. A deep panel and the next one do not fit the level 2 cache together, so a block of rows is
+    multiplied with `_PART` steps of k before the next ones, its sums in the task's scratch.
+    """
+
+    def open(self) -> None:
+        super().open()
+        static = self.space.m.as_int()
+        self.deep = 2 * self.depth * self.tile.panel > _CACHE and (static is None or static >= self.tile.rows)
+        self.sums = self.e.flat("sums", "float32") if self.deep else None
+
+    def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
+        if self.deep:
+            memory, scratch = [*memory, self.sums], scratch + Dim.min(self.space.m, self.block) * (self.tile.panel * 4)
+        return super().finish(name, memory, extent=extent, scratch=scratch, grain=grain)
+
+    def _whole(self, first: t.Expr, groups: t.Expr, base: t.Expr, column: t.Expr, columns: int) -> None:
+        if not self.deep:
+            super()._whole(first, groups, base, column, columns)
+            return
+        e, tile = self.e, self.tile
+        groups, each = e.share(groups), tile.rows * self.vectors * tile.lanes
+        with e.loop("v", t.Mul(groups, e.i64(tile.rows * self.vectors))) as v:
+            e.write(self.sums, t.Mul(v, e.i64(tile.lanes)), e.f32(0.0), tile.lanes)
+        with e.loop("d", self.depth // _PART) as d:
+            self._part(first, groups, base, e.share(t.Mul(d, e.i64(_PART))), _PART)
+        rest = self.depth % _PART
+        if rest:
+            self._part(first, groups, base, e.i64(self.depth - rest), rest)
+        with e.loop("g", groups) as g:
+            row = e.share(t.Add(first, t.Mul(g, e.i64(tile.rows))))
+            self._results(self.sums, row, tile.rows, column, columns, e.share(t.Mul(g, e.i64(each))))
+
+    def _part(self, first: t.Expr, groups: t.Expr, base: t.Expr, begin: t.Expr, depth: int) -> None:
+        """`depth` steps of k from `begin` for all groups of rows."""
+        e, tile = self.e, self.tile
+        with e.loop("g", groups) as g:
+            row = e.share(t.Add(first, t.Mul(g, e.i64(tile.rows))))
+            starts = [e.share(t.Add(start, begin)) for start in self.left_rows(row, tile.rows)]
+            ahead = self._shared(g, depth, _PART) or self.near()
+            right = e.share(t.Add(base, t.Mul(begin, e.i64(tile.panel))))
+            at = e.share(t.Mul(g, e.i64(tile.rows * self.vectors * tile.lanes)))
+            self._chunks(self.sums, starts, right, depth, ahead, at)
 
 
 def _added(e: Emitter, values: list[V]) -> V:

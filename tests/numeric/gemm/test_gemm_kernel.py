@@ -98,6 +98,17 @@ def test_few_rows(k: int, n: int) -> None:
             assert run(made, feeds).shape == want.shape
 
 
+@pytest.mark.parametrize(("rows", "k", "n"), [("B", 2740, 97), ("19", 3072, 48)])
+def test_deep_panels(rows: str, k: int, n: int) -> None:
+    """Sums of a block of rows wait in the scratch while it is multiplied part by part."""
+    made = compiled(f"(float[{rows},{k}] x, float[{k},{n}] w, float[{n}] b) => (float[{rows},{n}] y) "
+                    "{ t = MatMul(x, w) y = Add(t, b) }")
+    assert made.kernel.scratch.evaluate({"B": 40}) > 0
+    for m in (5, 8, 83) if rows == "B" else (int(rows),):
+        feeds = {"x": normal(m, k), "w": normal(k, n, seed=1, scale=k**-0.5), "b": normal(n, seed=2)}
+        close(run(made, feeds, tasks=3), wide(feeds["x"]) @ wide(feeds["w"]) + feeds["b"])
+
+
 def test_transposed_gemm() -> None:
     made = compiled("(float[9,70] x, float[50,70] w, float[50] b) => (float[9,50] y) { y = Gemm<transB=1>(x, w, b) }")
     feeds = {"x": normal(9, 70), "w": normal(50, 70, seed=1, scale=0.12), "b": normal(50, seed=2)}
