@@ -12,7 +12,7 @@ from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.ops.attention import plan_attention
-from tilegraph.ops.conv import plan_conv, plan_join
+from tilegraph.ops.conv import plan_conv, plan_fast, plan_join
 from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Decline, Lowered, signature
 from tilegraph.ops.region import plan, plan_small
@@ -27,6 +27,7 @@ _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "AttentionSum": (plan_attention, "tilegraph.codegen.attention.pieces"),
     "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
     "Conv": (plan_conv, "tilegraph.codegen.conv"),
+    "ConvFast": (plan_fast, "tilegraph.codegen.conv"),
     "Pool": (plan_conv, "tilegraph.codegen.conv"),
     "Join": (plan_join, "tilegraph.codegen.conv.join"),
 }

@@ -29,7 +29,7 @@ class Explanation:
 
 def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
             disable: Collection[str] = (), mcpu: str | None = None, precision: str = "float32",
-            weights: str = "float32", progress: Any = None) -> Explanation:
+            weights: str = "float32", fast_winograd: bool = False, progress: Any = None) -> Explanation:
     """What tilegraph does, or did, with `model`: an .onnx file (optimized without writing anything) or a .tilegraph
     folder (its report.json; the other arguments do not apply).
 
@@ -43,7 +43,7 @@ def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] |
     from tilegraph.compiler import optimize
 
     result = optimize(path, target, dims=dims, offload=offload, disable=disable, mcpu=mcpu, precision=precision,
-                      weights=weights, dry_run=True, progress=progress)
+                      weights=weights, fast_winograd=fast_winograd, dry_run=True, progress=progress)
     return Explanation(report_of(result))
 
 

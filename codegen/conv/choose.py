@@ -15,5 +15,6 @@ def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
     if space.plain is not None:
         return narrow.generate(space, name, vector_bits)
     emit = {"direct": direct.generate, "groups": groups.generate, "taps": taps.generate,
-            "winograd": winograd.generate}[algorithm(space)]
+            "winograd": winograd.generate,
+            "winograd4": winograd.generate}[algorithm(space)]
     return emit(space, name, vector_bits)

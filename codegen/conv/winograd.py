@@ -1,9 +1,10 @@
-"""3x3 convolution with stride 1 by Winograd's F(2x2, 3x3): 16 products for four results instead of 36.
+"""3x3 convolution with stride 1 by Winograd's F(2x2, 3x3): 16 products for four results instead of 36; on request
+F(4x4, 3x3), 36 for 16 instead of 144, whose rounding errors are larger.
 
-Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, section 4.1. A unit of work is some tiles of
-2x2 results: their 4x4 source elements are transformed once, [16][tile][channel]; then for each panel of filters come
-16 matrix products over the channels and the transform back, which ends in the epilogue. Weights are transformed when
-they are laid out.
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, section 4. A unit of work is some tiles of
+2x2 results: their 4x4 source elements are transformed once, [point][tile][channel]; then for each panel of filters
+come as many matrix products as points over the channels and the transform back, which ends in the epilogue. Weights are
+transformed when they are laid out.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from tilegraph.codegen.conv.results import STREAMED, Results
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
-from tilegraph.ops.conv import ConvSpace
+from tilegraph.ops.conv import ConvSpace, algorithm
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
+from tilegraph.spec.winograd import FAR, NEAR, PRODUCT, SUM
 
-POINTS = 16
 _VALUES = 1 << 16  # transformed values of a unit, 256 KB: what virtual machines leave of a level 2 cache
 CHUNK = 64  # channels that are summed by themselves: the rounding error grows with the length of a sum
 _FEW_UNITS = 4  # below it the panels are divided between units too
@@ -36,7 +37,11 @@ class _Winograd(Results):
         assert space.weights_slot is not None
         self.source = self.e.input(space.source_slot, "float")
         self.weights = self.e.input(space.weights_slot, "float")
-        rows, columns = (axis.out.ceildiv(2) for axis in space.axes)
+        self.kind = algorithm(space)
+        self.m = 4 if self.kind == "winograd4" else 2  # results of a tile in a line
+        self.edge = self.m + 2
+        self.points = self.edge ** 2
+        rows, columns = (axis.out.ceildiv(self.m) for axis in space.axes)
         self.columns, self.tiles = columns, rows * columns
         total = self.tiles.as_int()
         self.vectors = vectors_for(None, space.blocks, vector_bits)
@@ -46,7 +51,7 @@ class _Winograd(Results):
                              key=lambda w: (-total % w, -w), default=total)
         self.blocks = -(-space.depth // self.lanes)
         self.pitch = (self.blocks + 1) * self.lanes  # no power of two
-        size = max(_VALUES // (POINTS * self.pitch) // self.width, 1) * self.width
+        size = max(_VALUES // (self.points * self.pitch) // self.width, 1) * self.width
         self.size = size if total is None else min(size, total)
         self.parts = self.tiles.ceildiv(self.size)
         if total is not None:
@@ -60,11 +65,11 @@ class _Winograd(Results):
         self.panel_size = self.vectors * self.lanes
         # The next point follows in memory.
         size = space.depth * self.panel_size
-        self.ahead = size if 4 * size * POINTS * self.panels > STREAMED else 0
+        self.ahead = size if 4 * size * self.points * self.panels > STREAMED else 0
 
     def generate(self, name: str) -> Generated:
         e, space = self.e, self.space
-        values, sums = POINTS * self.size * self.pitch, POINTS * self.size * self.panel_size
+        values, sums = (self.points * self.size * wide for wide in (self.pitch, self.panel_size))
         # One buffer: the kernel's scratch is one pointer.
         self.scratch = e.flat("scratch", "float32")
         self.sums_at = values
@@ -91,8 +96,8 @@ class _Winograd(Results):
                     e.stmts.append(t.IfThenElse(t.LT(self.panel, e.i64(self.panels - 1)), t.sequence(whole),
                                                 t.sequence(last)))
         assert space.weights_slot is not None
-        filters = ((space.weights_slot, Filters("winograd", self.panel_size)),)
-        work = Dim.of(self.size * POINTS * (space.depth * self.vectors * panels + 8 * self.blocks))
+        filters = ((space.weights_slot, Filters(self.kind, self.panel_size)),)
+        work = Dim.of(self.size * self.points * (space.depth * self.vectors * panels + 8 * self.blocks))
         return self.kernel(name, [self.scratch], self.parts * space.n * self.groups, work,
                            Dim.of((values + sums) * 4), filters)
 
@@ -103,12 +108,12 @@ class _Winograd(Results):
         rows, columns = space.axes
         with e.loop("t", self.count) as tile:
             number = e.share(t.Add(self.first, tile))
-            y = e.share(t.Sub(t.Mul(t.Div(number, e.dim(self.columns)), e.i64(2)), e.i64(rows.before)))
-            x = e.share(t.Sub(t.Mul(t.Rem(number, e.dim(self.columns)), e.i64(2)), e.i64(columns.before)))
+            y = e.share(t.Sub(t.Mul(t.Div(number, e.dim(self.columns)), e.i64(self.m)), e.i64(rows.before)))
+            x = e.share(t.Sub(t.Mul(t.Rem(number, e.dim(self.columns)), e.i64(self.m)), e.i64(columns.before)))
             row_step = e.dim(space.source.coef(space.inside[0]))
             at = {outer: e.i64(0), inner: e.i64(0), space.inside[0]: y, space.inside[1]: x}
             base = e.share(e.index(space.source, at))
-            fits = [t.And(t.LE(e.i64(0), place), t.LE(t.Add(place, e.i64(4)), e.dim(axis.size)))
+            fits = [t.And(t.LE(e.i64(0), place), t.LE(t.Add(place, e.i64(self.edge)), e.dim(axis.size)))
                     for place, axis in ((y, rows), (x, columns))]
             put = e.share(t.Mul(tile, e.i64(self.pitch)))
 
@@ -118,21 +123,21 @@ class _Winograd(Results):
 
             with e.block() as whole, e.loop("b", self.blocks) as b:
                 read = [[e.math.share(e.read(self.source, "float32", place_of(b, i, j), self.lanes))
-                         for j in range(4)] for i in range(4)]
+                         for j in range(self.edge)] for i in range(self.edge)]
                 read = self._scaled(b, read)
                 self._put(self._valid(b, read), t.Add(put, t.Mul(b, e.i64(self.lanes))))
             with e.block() as border, e.loop("b", self.blocks) as b:
-                kept = e.local("d", "float32", POINTS * self.lanes)
-                for k in range(POINTS):
+                kept = e.local("d", "float32", self.points * self.lanes)
+                for k in range(self.points):
                     e.write(kept, k * self.lanes, e.f32(0.0), self.lanes)
-                for i in range(4):
+                for i in range(self.edge):
                     with e.when(self._exists(t.Add(y, e.i64(i)), rows.size)):
-                        for j in range(4):
+                        for j in range(self.edge):
                             with e.when(self._exists(t.Add(x, e.i64(j)), columns.size)):
                                 value = e.read(self.source, "float32", place_of(b, i, j), self.lanes)
-                                e.write(kept, (i * 4 + j) * self.lanes, value, self.lanes)
-                read = [[e.math.share(e.read(kept, "float32", (i * 4 + j) * self.lanes, self.lanes))
-                         for j in range(4)] for i in range(4)]
+                                e.write(kept, (i * self.edge + j) * self.lanes, value, self.lanes)
+                read = [[e.math.share(e.read(kept, "float32", (i * self.edge + j) * self.lanes, self.lanes))
+                         for j in range(self.edge)] for i in range(self.edge)]
                 read = self._scaled(b, read)
                 self._put(self._valid(b, read), t.Add(put, t.Mul(b, e.i64(self.lanes))))
             e.stmts.append(t.IfThenElse(t.And(*fits), t.sequence(whole), t.sequence(border)))
@@ -163,16 +168,12 @@ class _Winograd(Results):
 
     def _put(self, d: list[list[V]], place: t.Expr) -> None:
         """B^T d B."""
-        m = self.e.math
-
-        def along(a: list[V]) -> list[V]:
-            return [m.sub(a[0], a[2]), m.add(a[1], a[2]), m.sub(a[2], a[1]), m.sub(a[1], a[3])]
-
-        columns = [along([d[i][j] for i in range(4)]) for j in range(4)]
+        edge, along = range(self.edge), self._source_line
+        columns = [along([d[i][j] for i in edge]) for j in edge]
         place = self.e.share(place)
-        for i in range(4):
-            for j, value in enumerate(along([columns[k][i] for k in range(4)])):
-                offset = (i * 4 + j) * self.size * self.pitch
+        for i in edge:
+            for j, value in enumerate(along([columns[k][i] for k in edge])):
+                offset = (i * self.edge + j) * self.size * self.pitch
                 self.e.write(self.scratch, t.Add(place, self.e.i64(offset)), value, self.lanes)
 
     # -- the products -----------------------------------------------------------------------------------------
@@ -180,11 +181,11 @@ class _Winograd(Results):
         e = self.e
         self.now = vectors
         total = self.tiles.as_int()
-        with e.loop("k", POINTS) as point:
+        with e.loop("k", self.points) as point:
             values = e.share(t.Mul(point, e.i64(self.size * self.pitch)))
             sums = e.share(t.Add(t.Mul(point, e.i64(self.size * self.panel_size)), e.i64(self.sums_at)))
-            weight = t.Mul(t.Add(t.Mul(self.panel, e.i64(POINTS)), point), e.i64(self.space.depth * self.panel_size))
-            weight = e.share(weight)
+            number = t.Add(t.Mul(self.panel, e.i64(self.points)), point)
+            weight = e.share(t.Mul(number, e.i64(self.space.depth * self.panel_size)))
             with e.loop("g", t.Div(self.count, e.i64(self.width))) as g:
                 self._products(e.share(t.Mul(g, e.i64(self.width))), self.width, values, sums, weight)
             done = e.share(t.Mul(t.Div(self.count, e.i64(self.width)), e.i64(self.width)))
@@ -249,26 +250,53 @@ class _Winograd(Results):
         """A^T m A, and what follows."""
         e, space, m = self.e, self.space, self.e.math
         number = e.share(t.Add(self.first, tile))
-        y = e.share(t.Mul(t.Div(number, e.dim(self.columns)), e.i64(2)))
-        x = e.share(t.Mul(t.Rem(number, e.dim(self.columns)), e.i64(2)))
+        y = e.share(t.Mul(t.Div(number, e.dim(self.columns)), e.i64(self.m)))
+        x = e.share(t.Mul(t.Rem(number, e.dim(self.columns)), e.i64(self.m)))
         base = e.share(t.Add(t.Mul(tile, e.i64(self.panel_size)), e.i64(self.sums_at)))
-
-        def along(a: list[V]) -> list[V]:
-            return [m.add(m.add(a[0], a[1]), a[2]), m.sub(m.sub(a[1], a[2]), a[3])]
-
-        made = e.local("made", "float32", 4 * self.now * self.lanes)
+        edge, along = range(self.edge), self._result_line
+        made = e.local("made", "float32", self.m ** 2 * self.now * self.lanes)
         for j in range(self.now):
             values = [[m.share(e.read(self.scratch, "float32", t.Add(base, e.i64(
-                (i * 4 + k) * self.size * self.panel_size + j * self.lanes)), self.lanes)) for k in range(4)]
-                for i in range(4)]
-            columns = [along([values[i][k] for i in range(4)]) for k in range(4)]
-            for i in range(2):
-                for k, value in enumerate(along([columns[c][i] for c in range(4)])):
-                    e.write(made, ((i * 2 + k) * self.now + j) * self.lanes, value, self.lanes)
-        for i in range(2):
+                (i * self.edge + k) * self.size * self.panel_size + j * self.lanes)), self.lanes)) for k in edge]
+                for i in edge]
+            columns = [along([values[i][k] for i in edge]) for k in edge]
+            for i in range(self.m):
+                for k, value in enumerate(along([columns[c][i] for c in edge])):
+                    e.write(made, ((i * self.m + k) * self.now + j) * self.lanes, value, self.lanes)
+        for i in range(self.m):
             with e.when(self._exists(t.Add(y, e.i64(i)), space.axes[0].out)) if i else nullcontext():
                 self.y = t.Add(y, e.i64(i))
                 self.set_loop(space.at[0], self.y)
-                for k in range(2):
+                for k in range(self.m):
                     with e.when(self._exists(t.Add(x, e.i64(k)), space.axes[1].out)) if k else nullcontext():
-                        self.store(made, e.share(t.Add(x, e.i64(k))), (i * 2 + k) * self.now * self.lanes)
+                        self.store(made, e.share(t.Add(x, e.i64(k))), (i * self.m + k) * self.now * self.lanes)
+
+    # -- one line of the transforms, see `spec.winograd` ------------------------------------------------------------
+    def _source_line(self, d: list[V]) -> list[V]:
+        """B^T d."""
+        m = self.e.math
+        if self.m == 2:
+            return [m.sub(d[0], d[2]), m.add(d[1], d[2]), m.sub(d[2], d[1]), m.sub(d[1], d[3])]
+        near, far = (self._odd_even(d, here, other) for here, other in ((NEAR, FAR), (FAR, NEAR)))
+        ends = [m.fma(d[k], self.e.f32(PRODUCT), m.fma(d[k + 2], self.e.f32(-SUM), d[k + 4])) for k in (0, 1)]
+        return [ends[0], *near, *far, ends[1]]
+
+    def _odd_even(self, d: list[V], here: float, other: float) -> tuple[V, V]:
+        """At the points `here` and -`here`."""
+        m, square = self.e.math, self.e.f32(-other ** 2)
+        even = m.fma(d[2], square, d[4])
+        odd = m.mul(m.fma(d[1], square, d[3]), self.e.f32(here))
+        return m.add(even, odd), m.sub(even, odd)
+
+    def _result_line(self, a: list[V]) -> list[V]:
+        """A^T a."""
+        m = self.e.math
+        if self.m == 2:
+            return [m.add(m.add(a[0], a[1]), a[2]), m.sub(m.sub(a[1], a[2]), a[3])]
+        (near, odd_near), (far, odd_far) = ((m.add(a[k], a[k + 1]), m.sub(a[k], a[k + 1])) for k in (1, 3))
+
+        def of(power: int, x: V, y: V) -> V:
+            return m.fma(x, self.e.f32(NEAR ** power), m.mul(y, self.e.f32(FAR ** power)))
+
+        return [m.add(a[0], m.add(near, far)), of(1, odd_near, odd_far), of(2, near, far),
+                m.add(of(3, odd_near, odd_far), a[5])]

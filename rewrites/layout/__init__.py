@@ -7,9 +7,10 @@ from tilegraph.rewrites.layout.extents import NameExtents
 from tilegraph.rewrites.layout.plan import LayoutPlanning
 
 
-def layout_passes(offload: str, lanes: int) -> Sequence[Pass]:
-    """For blocks of `lanes` channels, 8 or 16; for a model that is normalised, and before regions are fused."""
-    return NameExtents(offload), LayoutPlanning(offload, lanes)
+def layout_passes(offload: str, lanes: int, fast: bool = False) -> Sequence[Pass]:
+    """For blocks of `lanes` channels, 8 or 16, and convolutions with larger errors if `fast`; for a model that is
+    normalised, and before regions are fused."""
+    return NameExtents(offload), LayoutPlanning(offload, lanes, fast)
 
 
 __all__ = ["LayoutPlanning", "NameExtents", "layout_passes"]

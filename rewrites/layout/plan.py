@@ -9,6 +9,7 @@ form, and units that the assignment leaves where they are.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView, all_graphs
-from tilegraph.ops.conv import lower_conv, lower_join, plan_conv, plan_join
+from tilegraph.ops.conv import algorithm, lower_conv, lower_join, plan_conv, plan_join
 from tilegraph.ops.conv.form import Views, block, unblock
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.prims import Decline
@@ -40,13 +41,14 @@ _TINY = 1e-9
 
 
 class LayoutPlanning(CompositePass):
-    """`lanes`: channels of a block, those of a vector register of the target."""
+    """`lanes`: channels of a block, those of a vector register of the target. `fast`: Winograd's F(4x4, 3x3), whose
+    errors are larger, where it takes less; such windows become composites of kind ConvFast."""
 
     name = "plan-layouts"
 
-    def __init__(self, offload: str = "auto", lanes: int = 16) -> None:
+    def __init__(self, offload: str = "auto", lanes: int = 16, fast: bool = False) -> None:
         super().__init__(offload)
-        self.lanes = lanes
+        self.lanes, self.fast = lanes, fast
 
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
         planned = [self._plan(model, graph, context) for graph in list(all_graphs(model.graph))]
@@ -62,7 +64,7 @@ class LayoutPlanning(CompositePass):
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
         if not windows:
             return False
-        units = _with_windows(units)
+        units = _with_windows([_faster(unit) for unit in units] if self.fast else units)
         problem, found = choose([pose(units, view, self.lanes, known=known, force=self.offload == "all")
                                  for known in scenarios(units)])
         self._report(units, problem, found, context)
@@ -86,6 +88,14 @@ class LayoutPlanning(CompositePass):
                 STAGE, conversion.value, f"{'into' if conversion.blocks else 'out of'} blocks of {self.lanes} channels",
                 op="conversion", bytes=size_bytes(value), us=round(conversion.us, 2), into_blocks=conversion.blocks,
                 producer="graph input" if made is None else made.op_type, readers=dict(readers))
+
+
+def _faster(unit: Unit) -> Unit:
+    """`unit` by F(4x4, 3x3), where that takes less."""
+    if unit.space is None or unit.space.plain is not None:
+        return unit
+    space = dataclasses.replace(unit.space, fast=True)
+    return dataclasses.replace(unit, kind="ConvFast", space=space) if algorithm(space) == "winograd4" else unit
 
 
 def _with_windows(units: Sequence[Unit]) -> list[Unit]:

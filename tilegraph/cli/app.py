@@ -50,6 +50,8 @@ PrecisionOption = Annotated[Precision, typer.Option("--precision", help="Of comp
                                                     "their operands to bfloat16, sums stay float32.")]
 WeightsOption = Annotated[Weights, typer.Option("--weights", help="Round the matrices of products to integers in "
                                                 "blocks; the error of each is printed.")]
+FastWinograd = Annotated[bool, typer.Option("--fast-winograd", help="3x3 convolutions with fewer products and larger "
+                                            "rounding errors, F(4x4, 3x3).")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- for stdout).")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More output, and tracebacks of errors.")]
@@ -88,6 +90,7 @@ def optimize(
     mcpu: Mcpu = None,
     precision: PrecisionOption = Precision.float32,
     weights: WeightsOption = Weights.float32,
+    fast_winograd: FastWinograd = False,
     tune: Annotated[bool, typer.Option("--tune", help="Time kernels against ONNX Runtime on this machine; what loses "
                                        "stays with it.")] = False,
     tune_budget: Annotated[float | None, typer.Option("--tune-budget", metavar="SECONDS", min=0.0, help="How long "
@@ -105,8 +108,8 @@ def optimize(
     from tilegraph.cli import commands
 
     commands.optimize(model, target, output, dim, embed, offload.value, portable, list_passes, disable, mcpu,
-                      precision.value, weights.value, tune, tune_budget, dry_run, dump, cache_dir, force, json, quiet,
-                      verbose)
+                      precision.value, weights.value, fast_winograd, tune, tune_budget, dry_run, dump, cache_dir, force,
+                      json, quiet, verbose)
 
 
 @app.command()
@@ -164,6 +167,7 @@ def explain(
     mcpu: Mcpu = None,
     precision: PrecisionOption = Precision.float32,
     weights: WeightsOption = Weights.float32,
+    fast_winograd: FastWinograd = False,
     json: Json = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as a web page.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")] = None,
@@ -173,8 +177,8 @@ def explain(
     """Show every decision: what was fused and compiled, what was not, and why."""
     from tilegraph.cli import commands
 
-    commands.explain(model, target, dim, offload.value, disable, mcpu, precision.value, weights.value, json, html,
-                     markdown, quiet, verbose)
+    commands.explain(model, target, dim, offload.value, disable, mcpu, precision.value, weights.value, fast_winograd,
+                     json, html, markdown, quiet, verbose)
 
 
 @app.command()

@@ -49,7 +49,8 @@ def list_passes(target: str = "cpu") -> list[str]:
 
 def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
              disable: Collection[str] = (), mcpu: str | None = None, precision: str = FLOAT32,
-             weights: str = FLOAT32, dump: Path | None = None, cache_dir: Path | None = None,
+             weights: str = FLOAT32, fast_winograd: bool = False, dump: Path | None = None,
+             cache_dir: Path | None = None,
              progress: Callable[[str], None] | None = None, dry_run: bool = False, measure: Measure | None = None,
              budget: float = TUNE_BUDGET_S) -> OptimizedModel:
     """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
@@ -57,7 +58,8 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
     only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. precision: "bf16" rounds
     the operands of compiled matrix products to bfloat16 and sums in float32. weights: "int8" or "int4" rounds their
-    matrices to integers in blocks. dump: folder for the model after each pass and the kernels' text. dry_run: decide,
+    matrices to integers in blocks. fast_winograd: 3x3 convolutions by F(4x4, 3x3), about five times the rounding error.
+    dump: folder for the model after each pass and the kernels' text. dry_run: decide,
     compile nothing. progress: told each stage's name. measure: times composites, for about `budget` seconds; those that
     ONNX Runtime runs faster stay with it.
 
@@ -74,9 +76,9 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
         graph = load(model, dims=dims)
     summary = Summary(_name(model), target, _count(graph), options={
         "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision,
-        "weights": weights, "tune": measure is not None})
+        "weights": weights, "fast_winograd": fast_winograd, "tune": measure is not None})
     context = PassContext(run.diagnostics)
-    passes = chosen.passes(offload, isa, precision, weights)
+    passes = chosen.passes(offload, isa, precision, weights, fast_winograd)
     pipeline = Pipeline(passes, disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):
         pipeline.run(graph, context)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from tilegraph.spec.filters import Filters
+from tilegraph.spec.winograd import WEIGHTS
 
 Array = np.ndarray[Any, Any]
 
-_G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  # F(2, 3), Lavin and Gray 2015
+_WINOGRAD = {"winograd": 2, "winograd4": 4}  # results of a tile in a line
 
 
 def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
@@ -25,8 +26,8 @@ def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
             return panels, -(-shape[1] // how.block), columns, rows, how.block, how.panel
         case "taps":
             return panels, rows, columns, shape[1], how.panel
-        case "winograd":
-            return panels, len(_G) ** 2, shape[1], how.panel
+        case "winograd" | "winograd4":
+            return panels, (_WINOGRAD[how.kind] + 2) ** 2, shape[1], how.panel
         case "bias":
             return panels, how.panel
     raise ValueError(how.kind)
@@ -37,8 +38,9 @@ def pack_filters(array: Array, how: Filters) -> Array:
     extents = packed_extents(array.shape, how)
     if how.kind in ("transposed", "narrow"):
         array, how = _apart(array, how), replace(how, kind="direct")
-    if how.kind == "winograd":
-        points = np.einsum("ik,ockl,jl->ijoc", _G, array.astype(np.float64), _G).reshape(len(_G) ** 2, *array.shape[:2])
+    if how.kind in _WINOGRAD:
+        g = np.array(WEIGHTS[_WINOGRAD[how.kind]])
+        points = np.einsum("ik,ockl,jl->ijoc", g, array.astype(np.float64), g).reshape(len(g) ** 2, *array.shape[:2])
         whole = np.zeros((len(points), extents[0] * how.panel, array.shape[1]), array.dtype)
         whole[:, :array.shape[0]] = points
         parts = whole.reshape(len(points), extents[0], how.panel, array.shape[1])

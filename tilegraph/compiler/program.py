@@ -79,6 +79,7 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
     "Attention": lower_attention,
     "Gemm": lower_gemm,
     "Conv": lower_conv,
+    "ConvFast": lower_conv,
     "Pool": lower_conv,
     "Join": lower_join,
 }

@@ -25,7 +25,7 @@ _SMALL_ROWS = 49
 
 # Of our kernels, by algorithm; Winograd's is above 1 because its products are fewer than those of
 # the definition: 1.8 to 2 for a layer alone, less where weights, which are 16/9 as large, come out of memory.
-_KERNEL_SHARES = {"direct": 0.95, "winograd": 1.4, "taps": 0.65, "groups": 0.5}
+_KERNEL_SHARES = {"direct": 0.95, "winograd": 1.4, "winograd4": 1.9, "taps": 0.65, "groups": 0.5}
 
 
 @dataclass(frozen=True)

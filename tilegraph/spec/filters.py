@@ -16,6 +16,7 @@ class Filters:
     narrow: as transposed, with K counted by filter, row, column
     taps: [K/panel][row][column][C][filter of the panel], C of one group
     winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
+    winograd4: the same with 36 points, see `spec.winograd`
     bias: [K/panel][filter of the panel]
 
     Or of a constant with `block` columns, [rows, block] ("columns") or [block, rows] ("rows"), for products:

@@ -13,14 +13,14 @@ FLOAT32 = "float32"
 
 
 class Passes(Protocol):
-    """The pipeline before partitioning, for an instruction set (None for the host's), a precision of products, and how
-    their matrices are stored.
+    """The pipeline before partitioning, for an instruction set (None for the host's), a precision of products, how
+    their matrices are stored, and whether convolutions may err more.
 
     Raises `UsageError` where the instruction set lacks what the precision needs.
     """
 
     def __call__(self, offload: str, isa: Isa | None = None, precision: str = FLOAT32,
-                 weights: str = FLOAT32) -> Sequence[Pass]: ...
+                 weights: str = FLOAT32, fast_winograd: bool = False) -> Sequence[Pass]: ...
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ _FEATURES = (_BFLOAT16, "avx512vnni", "avxvnni")
 
 
 def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32,
-            weights: str = FLOAT32) -> Sequence[Pass]:
+            weights: str = FLOAT32, fast_winograd: bool = False) -> Sequence[Pass]:
     isa = isa or _isa(None)
     _check(precision, isa)
     return (*_rounded(weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
             AttentionFusion(offload), GemmFusion(offload, precision, isa.vector_bits),
-            *_layout(offload, isa), RegionFusion(offload), AbsorbLeftovers(offload), QuantizeBarrier())
+            *_layout(offload, isa, fast_winograd), RegionFusion(offload), AbsorbLeftovers(offload), QuantizeBarrier())
 
 
 def _rounded(weights: str) -> Sequence[Pass]:
@@ -45,9 +45,9 @@ def _check(precision: str, isa: Isa) -> None:
                          "compile for a CPU that has them, such as --mcpu znver4, cooperlake or sapphirerapids")
 
 
-def _layout(offload: str, isa: Isa) -> Sequence[Pass]:
+def _layout(offload: str, isa: Isa, fast: bool) -> Sequence[Pass]:
     """Blocks of as many channels as a register holds floats; kernels of convolutions need 8 or 16."""
-    return layout_passes(offload, isa.vector_bits // 32) if isa.vector_bits >= 256 else ()
+    return layout_passes(offload, isa.vector_bits // 32, fast) if isa.vector_bits >= 256 else ()
 
 
 def _isa(mcpu: str | None) -> Isa:

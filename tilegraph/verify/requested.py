@@ -1,6 +1,7 @@
 """Lower precision that the user asked for: what the folder promises to compute, as a model that any ONNX Runtime runs.
 
-The rewritten model says in standard ONNX which values are rounded to what. Its error in ONNX Runtime is the error that
+The rewritten model says in standard ONNX which values are rounded to what; for `--fast-winograd` its convolutions are
+written as that algorithm computes them. Its error in ONNX Runtime is the error that
 was asked for, so it takes the place of ONNX Runtime's own error on the original.
 """
 
@@ -13,6 +14,7 @@ from tilegraph.compiler import optimize
 from tilegraph.errors import TilegraphError
 from tilegraph.verify.ladder import write
 from tilegraph.verify.source import made_with
+from tilegraph.verify.winograd import as_computed
 
 FLOAT32 = "float32"
 
@@ -34,13 +36,16 @@ def requested(original: Path, optimized: str | Path, folder: Path) -> Requested 
     said = made_with(optimized)
     precision, weights = (str(said.get(option, FLOAT32)) for option in ("precision", "weights"))
     asked = [f"{name} {value}" for name, value in (("precision", precision), ("weights", weights)) if value != FLOAT32]
+    fast = bool(said.get("fast_winograd", False))
+    asked += ["fast-winograd"] if fast else []
     if not asked:
         return None
     what = ", ".join(asked)
     try:
         made = optimize(original, dims=said.get("dims"), offload=str(said.get("offload", "auto")),
                         disable=said.get("disable", ()), mcpu=said.get("mcpu"), precision=precision, weights=weights,
-                        dry_run=True)
+                        fast_winograd=fast, dry_run=True)
+        as_computed(made.portable)
         return Requested(what, Path(write(made.portable, folder / "requested.onnx")))
     except TilegraphError as problem:
         return Requested(what, None, str(problem))

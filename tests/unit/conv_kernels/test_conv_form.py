@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -155,3 +157,15 @@ def test_an_operand_of_rows_keeps_the_spatial_dims_apart() -> None:
     space = planned(body("(float[2,16,H,W] x, float[32,16,1,1] w, float[2,32,H,1] r) => (float[2,32,H,W] y) "
                          "{ t = Conv(x, w) y = Add(t, r) }", blocked=("x", "r")))
     assert len(space.axes) == 2
+
+
+@pytest.mark.parametrize(("channels", "size", "wanted"), [
+    (16, "8,8", "winograd4"), (16, "H,W", "winograd4"), (512, "28,28", "winograd4"),
+    (512, "14,14", "winograd"),  # what its weights take to stream is more than the products that it saves
+    (16, "5,5", "direct"),
+])
+def test_the_algorithm_where_larger_errors_are_allowed(channels: int, size: str, wanted: str) -> None:
+    space = planned(body(f"(float[1,{channels},{size}] x, float[{channels},{channels},3,3] w) => "
+                         f"(float[1,{channels},A,B] y) {{ y = Conv<pads=[1,1,1,1]>(x, w) }}"))
+    assert algorithm(replace(space, fast=True)) == wanted
+    assert algorithm(space) != "winograd4"

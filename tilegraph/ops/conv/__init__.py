@@ -3,9 +3,10 @@
 from tilegraph.ops.conv.algorithm import algorithm
 from tilegraph.ops.conv.form import Views, block, block_constant, blocked_shape, unblock
 from tilegraph.ops.conv.join import JoinSpace, lower_join, plan_join
-from tilegraph.ops.conv.lower import lower_conv, plan_conv
+from tilegraph.ops.conv.lower import lower_conv, plan_conv, plan_fast
 from tilegraph.ops.conv.space import Axis, ConvSpace, Result, Window
 from tilegraph.ops.conv.windows import WINDOWS
 
 __all__ = ["WINDOWS", "Axis", "ConvSpace", "JoinSpace", "Result", "Views", "Window", "algorithm", "block",
-           "block_constant", "blocked_shape", "lower_conv", "lower_join", "plan_conv", "plan_join", "unblock"]
+           "block_constant", "blocked_shape", "lower_conv", "lower_join", "plan_conv", "plan_fast",
+           "plan_join", "unblock"]

@@ -12,7 +12,8 @@ _LARGE = 8 << 20  # bytes
 
 
 def algorithm(space: ConvSpace) -> str:
-    """"taps" (each channel by itself), "groups" (several in a block), "winograd" or "direct".
+    """"taps" (each channel by itself), "groups" (several in a block), "winograd", "winograd4" (where
+    `space.fast` allows it) or "direct".
 
     Winograd's F(2x2, 3x3) takes 16 products where 36 are, for transforms of source and result and weights that are 16/9
     as large. `docs/conv.md` has the measurements behind the bounds.
@@ -30,4 +31,20 @@ def algorithm(space: ConvSpace) -> str:
         out = axis.out.as_int()
         tiles *= _FEW_TILES if out is None else -(-out // 2)
     weights = 16 * 4 * space.depth * space.filters
-    return "winograd" if tiles >= (_FEW_TILES if weights > _LARGE else _MIN_TILES) else "direct"
+    if tiles < (_FEW_TILES if weights > _LARGE else _MIN_TILES):
+        return "direct"
+    return "winograd4" if space.fast and _larger_tiles(space) else "winograd"
+
+
+def _larger_tiles(space: ConvSpace) -> bool:
+    """Whether F(4x4, 3x3) takes less than F(2x2, 3x3): 36 products a tile instead of 16, in whole tiles. Large weights
+    take as long as `_FEW_TILES` tiles, to stream them."""
+    times = []
+    for size in (2, 4):
+        points, tiles = (size + 2) ** 2, 1
+        for axis in space.axes:
+            out = axis.out.as_int()
+            tiles *= -(-(2 * _FEW_TILES if out is None else out) // size)
+        large = points * 4 * space.depth * space.filters > _LARGE
+        times.append(points * (max(tiles, _FEW_TILES) if large else tiles))
+    return times[1] < times[0]

@@ -41,6 +41,11 @@ def plan_conv(lowered: Lowered) -> ConvSpace:
     return _Convolution(lowered.outputs[0]).plan()
 
 
+def plan_fast(lowered: Lowered) -> ConvSpace:
+    """The same, with larger rounding errors allowed."""
+    return replace(plan_conv(lowered), fast=True)
+
+
 class _Convolution(Puller[ConvSpace]):
     """Its loops are those of the output, [N, blocks, *spatial, lanes]."""
 

@@ -78,6 +78,8 @@ class ConvSpace:
 
     `plain`: the loops of a result that is [N, K, rows, columns], for few filters: `lane` is then (filter, phases..),
     all in one block, and `value` and `address` are at these loops.
+
+    `fast`: larger rounding errors are allowed where they save time, see `algorithm`.
     """
 
     kind: str
@@ -102,6 +104,7 @@ class ConvSpace:
     factor: Inst | None = None
     phases: tuple[Var, ...] = ()
     plain: tuple[Var | None, ...] | None = None
+    fast: bool = False
 
     @property
     def blocks(self) -> int:

@@ -21,10 +21,11 @@ from tilegraph.verify.bisect.oracle import Options, Oracle
 from tilegraph.verify.ladder import expose
 from tilegraph.verify.run import Feeds
 from tilegraph.verify.source import read_model
+from tilegraph.verify.winograd import as_computed
 
 DOMAIN = "ai.tilegraph"
 PASS_OF = {"Region": "fuse-regions", "Small": "absorb-leftovers", "Attention": "fuse-attention", "Gemm": "fuse-gemm",
-           "Conv": "plan-layouts", "Pool": "plan-layouts"}
+           "Conv": "plan-layouts", "ConvFast": "plan-layouts", "Pool": "plan-layouts"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def first_bad_outputs(portable: ir.Model, optimized: Path, oracle: Oracle, feeds
     known = {v.name for n in portable.graph for v in n.outputs}
     shared = tuple(name for name in made if name in known)
     reference = portable.clone()
+    as_computed(reference)
     expose(reference, shared)
     expose(model, shared)
     folder = oracle.place("exposed")
@@ -99,7 +101,9 @@ def check(calls: Sequence[ir.Node], portable: ir.Model, values: dict[str, Array]
     if made is None:
         return None
     piece, feeds = made
-    original = oracle.save(piece, "kernel")
+    definition = piece.clone()
+    as_computed(definition)
+    original = oracle.save(definition, "kernel")
     candidate = oracle.place("kernel.tilegraph")
     everything = [p for p in list_passes(options.target) if p != "shapes"]
     try:

@@ -33,10 +33,12 @@ class Options:
     mcpu: str | None = None
     precision: str = "float32"
     weights: str = "float32"
+    fast_winograd: bool = False
 
     def optimize(self, model: Path | ir.Model) -> OptimizedModel:
         return optimize(model, self.target, dims=self.dims or None, offload=self.offload, disable=self.disable,
-                        mcpu=self.mcpu, precision=self.precision, weights=self.weights)
+                        mcpu=self.mcpu, precision=self.precision, weights=self.weights,
+                        fast_winograd=self.fast_winograd)
 
     def without(self, *passes: str) -> Options:
         return replace(self, disable=tuple(dict.fromkeys((*self.disable, *passes))))
@@ -49,7 +51,8 @@ class Options:
         said += [f"--dim {name}={size}" for name, size in self.dims.items()]
         said += [f"--mcpu {self.mcpu}"] if self.mcpu else []
         said += [f"--precision {self.precision}"] if self.precision != "float32" else []
-        return " ".join(said + ([f"--weights {self.weights}"] if self.weights != "float32" else []))
+        said += [f"--weights {self.weights}"] if self.weights != "float32" else []
+        return " ".join(said + (["--fast-winograd"] if self.fast_winograd else []))
 
 
 def options_of(folder: Path) -> Options | None:
@@ -59,7 +62,8 @@ def options_of(folder: Path) -> Options | None:
         said = report["options"]
         return Options(str(report["target"]), str(said["offload"]), tuple(map(str, said["disable"])),
                        {str(k): int(v) for k, v in said["dims"].items()}, said["mcpu"],
-                       str(said.get("precision", "float32")), str(said.get("weights", "float32")))
+                       str(said.get("precision", "float32")), str(said.get("weights", "float32")),
+                       bool(said.get("fast_winograd", False)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
