@@ -132,10 +132,4 @@ class _Groups(Sliding):
             t.Shuffle(copies, [t.int_imm("int32", o) for o in order])
 
     def finished(self, value: V, block: t.Expr) -> V:
-        """Lanes past the filters read whatever is there."""
-        e, lanes = self.e, self.lanes
-        if self.space.filters % lanes == 0:
-            return value
-        number = t.Ramp(t.int_imm("int32", 0), t.int_imm("int32", 1), lanes)
-        valid = t.Cast("int32", t.Sub(e.i64(self.space.filters), t.Mul(block, e.i64(lanes))))
-        return e.math.select(V(t.LT(number, t.Broadcast(valid, lanes)), "bool", lanes), value, e.f32(0.0))
+        return self.of_channels(value, block)

@@ -15,6 +15,7 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.conv.results import Results
 from tilegraph.codegen.conv.tiles import MAX_TAPS, Borders, all_taps, inside, line_borders, pieces, split
 from tilegraph.codegen.generated import Generated
+from tilegraph.codegen.tir_math import V
 from tilegraph.ops.conv import Axis, ConvSpace
 from tilegraph.ops.index import Var
 from tilegraph.spec.dims import Dim
@@ -267,6 +268,15 @@ class Sliding(Results):
             at[space.inside[0]] = t.Sub(t.Mul(self.y, e.i64(self.row.stride)), e.i64(self.row.before))
         at[space.inside[-1]] = t.Sub(t.Mul(self.x, e.i64(self.line.stride)), e.i64(self.line.before))
         return e.share(e.index(space.source, at))
+
+    def of_channels(self, value: V, block: t.Expr) -> V:
+        """`value`, zero in the lanes of `block` past the channels: they read whatever is there."""
+        e, lanes = self.e, self.lanes
+        if self.space.filters % lanes == 0:
+            return value
+        number = t.Ramp(t.int_imm("int32", 0), t.int_imm("int32", 1), lanes)
+        valid = t.Cast("int32", t.Sub(e.i64(self.space.filters), t.Mul(block, e.i64(lanes))))
+        return e.math.select(V(t.LT(number, t.Broadcast(valid, lanes)), "bool", lanes), value, e.f32(0.0))
 
     @property
     def row_step(self) -> t.Expr:
