@@ -147,15 +147,21 @@ def _heads(b: Build, q0: ir.Value, heads: int, groups: int, depth: int,
     return laid(turned(parts[0], heads), heads), laid(turned(parts[1], groups), groups), laid(parts[2], groups)
 
 
-def _turned(b: Build, value: ir.Value, heads: int, depth: int, past: Part) -> ir.Value:
-    """Rotary embedding of [B, S, heads * D] behind `past` tokens, by an operator of its own, which computes as this one
-    does inside: present keys are then the same bits."""
+def _tables(b: Build, depth: int) -> tuple[ir.Value, ir.Value, int]:
+    """Cosines and sines [rows, half], and half of what is turned of each head."""
     cos, sin = b.needed(7, "cos_cache"), b.needed(8, "sin_cache")
     if b.input(9) is not None:
         raise Decline("position_ids are given")
     half = b.known(cos, 1)
     if half is None or 2 * half > depth:
         raise Decline("the width of cos_cache is symbolic or too large")
+    return cos, sin, half
+
+
+def _turned(b: Build, value: ir.Value, heads: int, depth: int, past: Part) -> ir.Value:
+    """Rotary embedding of [B, S, heads * D] behind `past` tokens, by an operator of its own, which computes as this one
+    does inside: present keys are then the same bits."""
+    cos, sin, half = _tables(b, depth)
     part = {} if 2 * half == depth else {"rotary_embedding_dim": 2 * half}
     return b.op("RotaryEmbedding", value, b.vector(past), cos, sin, domain="com.microsoft", num_heads=heads,
                 interleaved=int(b.attr("rotary_interleaved", 0)), **part)
@@ -163,12 +169,7 @@ def _turned(b: Build, value: ir.Value, heads: int, depth: int, past: Part) -> ir
 
 def _rotate(b: Build, value: ir.Value, q0: ir.Value, heads: int, depth: int) -> ir.Value:
     """Rotary embedding of [B, heads, S, D] at positions 0, 1, ... (a first run uses no others)."""
-    cos, sin = b.needed(7, "cos_cache"), b.needed(8, "sin_cache")
-    if b.input(9) is not None:
-        raise Decline("position_ids are given")
-    half = b.known(cos, 1)
-    if half is None or 2 * half > depth:
-        raise Decline("the width of cos_cache is symbolic or too large")
+    cos, sin, half = _tables(b, depth)
     length = b.vector(b.extent(q0, 1))
     cos, sin = (b.op("Slice", t, b.ints(0), length, b.ints(0)) for t in (cos, sin))
     if b.attr("rotary_interleaved", 0):
