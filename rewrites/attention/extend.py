@@ -5,13 +5,13 @@ Each step is tried and kept if what results is still one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 
 import onnx_ir as ir
 
 from tilegraph.cost import estimate
 from tilegraph.graph import GraphView
-from tilegraph.ops.attention import lower_attention, plan_attention
+from tilegraph.ops.attention import AttentionSpace
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
@@ -20,6 +20,7 @@ from tilegraph.rewrites.attention.caches import join
 from tilegraph.rewrites.attention.candidate import Candidate
 from tilegraph.rewrites.attention.find import Core
 from tilegraph.rewrites.attention.operators import owner_of
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -30,11 +31,11 @@ _MASK_COST = 24  # vector instructions for each vector of scores that computing 
 class Extender:
     """Grows the core of one attention in `view`."""
 
-    def __init__(self, core: Core, view: GraphView, opsets: Mapping[str, int], free: Callable[[ir.Node], bool],
+    def __init__(self, core: Core, view: GraphView, verdicts: Verdicts[AttentionSpace], free: Callable[[ir.Node], bool],
                  pinned: Set[ir.Value], convex: Callable[[list[ir.Node]], bool]) -> None:
         self.core = core
         self.view = view
-        self.opsets = opsets
+        self.verdicts = verdicts
         self.free = free
         self.pinned = pinned
         self.convex = convex
@@ -66,9 +67,9 @@ class Extender:
             raise Decline(f"{last.op_type} {last.name} has several outputs")
         if not self.convex([n for n in ordered if n not in clones]):
             raise Decline("a path through other nodes leaves the attention and comes back")
-        lowered = lower_attention(ordered, [last.outputs[0], *(n.outputs[0] for n in caches)], self.opsets)
-        return Candidate(ordered, frozenset(clones), last.outputs[0], lowered, plan_attention(lowered),
-                         owner_of(self.core.first), caches)
+        lowered, space = self.verdicts.ask(ordered, [last.outputs[0], *(n.outputs[0] for n in caches)])
+        return Candidate(ordered, frozenset(clones), last.outputs[0], lowered, space, owner_of(self.core.first),
+                         caches)
 
     def _reader(self, node: ir.Node, inside: Set[ir.Node]) -> str | None:
         """Who reads a result of `node` outside of `inside`, in words."""

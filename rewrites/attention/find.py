@@ -6,7 +6,7 @@ nodes; whether it is a softmax of modified scores is for `tilegraph.ops.attentio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -44,7 +44,7 @@ def is_product(node: ir.Node) -> bool:
     return (domain_of(node), node.op_type) in CONTRACTIONS and len(node.inputs) == 2
 
 
-def has_softmax(nodes: frozenset[ir.Node]) -> bool:
+def has_softmax(nodes: Set[ir.Node]) -> bool:
     """Whether the nodes may hold a softmax: the operator, or an exponential and a sum."""
     ops = {node.op_type for node in nodes}
     return bool(ops & _SOFTMAX) or ("Exp" in ops and bool(ops & {"ReduceSum", "ReduceLogSumExp"}))
@@ -76,6 +76,8 @@ def _behind(second: ir.Node, index: int, value: ir.Value, free: Callable[[ir.Nod
         elif kind_of(node) is not None and len(cone) < _CONE:
             cone.add(node)
             stack.extend(v.producer() for v in node.inputs if v is not None)
+    if not has_softmax(cone):  # nor then what lies between: long chains of residuals end here
+        return None
     found = [Core(first, second, index, between, frozenset(_guard(between)))
              for first in products if has_softmax(between := frozenset(_between(first, cone)))]
     # The nearest first: others make a bias, as scores of relative positions that are padded and shifted.

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach, all_graphs
+from tilegraph.ops.attention import lower_attention, plan_attention
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.attention.candidate import Candidate
@@ -32,6 +33,7 @@ from tilegraph.rewrites.attention.price import kind_of_mask, price
 from tilegraph.rewrites.attention.respell import respell_winners
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.normalise.edit import Names
 
 STAGE = "attention"
@@ -77,14 +79,14 @@ class AttentionFusion(CompositePass):
     def _attentions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[tuple[Candidate, float]]:
         view = GraphView(graph)
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
-        opsets = opsets_of(model)
+        verdicts = Verdicts(opsets_of(model), plan_attention, lower_attention)
         taken: set[ir.Node] = set()
         pinned: set[ir.Value] = set()
         found: list[tuple[Candidate, float]] = []
         tried = list(cores(view, lambda n: True))
         for core in tried:
             try:
-                candidate = self._candidate(core, taken, partial(Extender, view=view, opsets=opsets, pinned=pinned,
+                candidate = self._candidate(core, taken, partial(Extender, view=view, verdicts=verdicts, pinned=pinned,
                                                                  convex=reach.is_convex))
                 share = density(candidate.lowered, candidate.space)
                 cost = price(candidate, share, self.cost_model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -13,11 +14,13 @@ from tilegraph.ops.conv import ConvSpace, lower_conv, lower_join, plan_conv, pla
 from tilegraph.ops.conv.form import blocked_shape
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
-from tilegraph.ops.prims import Decline
+from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.rewrites.conv.join import join_of, write_join
 from tilegraph.rewrites.conv.write import CONVS, POOLS, Array, BlockedWriter, reads_plain
 from tilegraph.rewrites.fusion.epilogue import between, followers
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 
+S = TypeVar("S")
 _MAX_EPILOGUE = 40
 _READ_BLOCKS = frozenset({"Concat", "Resize", "Split", "BatchNormalization"})  # beside windows
 
@@ -61,11 +64,12 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
     their kernel can compute; a node belongs to one unit."""
     taken: set[ir.Node] = set()
     units: list[Unit] = []
+    trials = Trials(opsets, lanes)
     refusals: dict[ir.Node, str] = {}
     for node in view.nodes:
         if is_window(node):
             try:
-                unit = _window(node, view, opsets, lanes, taken)
+                unit = _window(node, view, trials, taken)
             except (Decline, ValueError) as reason:
                 refusals[node] = str(getattr(reason, "reason", reason))
                 continue
@@ -77,8 +81,7 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
         if node in taken:
             continue
         try:
-            unit = _join(node, view, opsets, lanes, taken) or Unit((node,), tuple(trial([node], lanes, opsets.get(
-                "", 1)).source.reads))
+            unit = _join(node, view, opsets, lanes, taken) or trials.single(node)
         except (Decline, ValueError) as reason:
             refusals[node] = str(getattr(reason, "reason", reason))
             continue
@@ -87,12 +90,12 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
     return sorted(units, key=lambda u: view.order[u.nodes[-1]]), refusals
 
 
-def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit:
-    best = _examine((node,), opsets, lanes)
+def _window(node: ir.Node, view: GraphView, trials: Trials, taken: set[ir.Node]) -> Unit:
+    best = trials.window((node,))
     before = _scales(node, view, taken)
     if before:
         try:
-            best = _examine((*before, node), opsets, lanes)
+            best = trials.window((*before, node))
         except Decline:
             before = ()
     ends = followers(node, view, lambda n: n not in taken and follows(n), _MAX_EPILOGUE)
@@ -101,26 +104,23 @@ def _window(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: in
         if nodes is None:
             continue
         try:
-            best = _examine((*before, *nodes), opsets, lanes)
+            best = trials.window((*before, *nodes))
         except Decline:
             continue
-    return _with_plain_result(best, view, opsets, lanes)
+    return _with_plain_result(best, view, trials)
 
 
-def _with_plain_result(unit: Unit, view: GraphView, opsets: Mapping[str, int], lanes: int) -> Unit:
+def _with_plain_result(unit: Unit, view: GraphView, trials: Trials) -> Unit:
     """`unit`, with a plain result where that is small and no window reads it: blocks would hold little but zeros."""
     (out,) = unit.outputs
     count = unit.space.filters * math.prod(v.extent.value for v in unit.space.phases) if unit.space is not None else 0
-    if unit.kind != "Conv" or not 0 < count <= lanes // 2 or any(
+    if unit.kind != "Conv" or not 0 < count <= trials.lanes // 2 or any(
             (is_window(u) and not reads_plain(u)) or u.op_type in _READ_BLOCKS for u in view.users(out)):
         return unit
-    writer = _Trial(Twins(lanes), lanes, opsets.get("", 1))
     try:
-        result = writer.write_plain(unit.nodes)
-        space = plan_conv(lower_conv(writer.nodes, [result], opsets))
+        return trials.plain(unit)
     except Decline:
         return unit
-    return replace(unit, reads=tuple(writer.source.reads), space=space, plain=True)
 
 
 def _scales(node: ir.Node, view: GraphView, taken: set[ir.Node]) -> tuple[ir.Node, ...]:
@@ -145,11 +145,59 @@ def follows(node: ir.Node) -> bool:
     return kind_of(node) == "pointwise" or (domain_of(node) == "" and node.op_type == "BatchNormalization")
 
 
-def _examine(nodes: tuple[ir.Node, ...], opsets: Mapping[str, int], lanes: int) -> Unit:
-    writer = trial(nodes, lanes, opsets.get("", 1))
-    lowered = lower_conv(writer.nodes, [writer.blocked[nodes[-1].outputs[0]]], opsets)
-    kind = "Conv" if any(n.op_type in CONVS for n in nodes) else "Pool"
-    return Unit(nodes, tuple(writer.source.reads), kind, plan_conv(lowered))
+class Trials:
+    """Nodes written in blocks on copies of their operands, once for each structure (see `Verdicts`).
+
+    All raise `Decline` with the reason.
+    """
+
+    def __init__(self, opsets: Mapping[str, int], lanes: int) -> None:
+        self.opsets = opsets
+        self.lanes = lanes
+        self._windows = Verdicts(opsets, plan_conv, self._lower_window)
+        self._plain = Verdicts(opsets, plan_conv, self._lower_plain)
+        self._singles = Verdicts(opsets, lambda lowered: lowered, self._lower_single)
+
+    def window(self, nodes: tuple[ir.Node, ...]) -> Unit:
+        """A window, between scales of its source and an epilogue, with a result in blocks."""
+        reads, space = self._ask(self._windows, nodes)
+        return Unit(nodes, reads, "Conv" if any(n.op_type in CONVS for n in nodes) else "Pool", space)
+
+    def plain(self, unit: Unit) -> Unit:
+        """The unit of a window with a plain result instead."""
+        reads, space = self._ask(self._plain, unit.nodes)
+        return replace(unit, reads=reads, space=space, plain=True)
+
+    def single(self, node: ir.Node) -> Unit:
+        return Unit((node,), self._ask(self._singles, (node,))[0])
+
+    def _ask(self, verdicts: Verdicts[S], nodes: tuple[ir.Node, ...]) -> tuple[tuple[ir.Value, ...], S]:
+        if any(len(n.outputs) > 1 for n in nodes):  # whether the others are read is no part of a structure
+            lowered = verdicts.lower(nodes, nodes[-1].outputs, self.opsets)
+            space = verdicts.planner(lowered)
+        else:
+            lowered, space = verdicts.ask(nodes, nodes[-1].outputs)
+        return tuple(value for _, value in lowered.inputs), space
+
+    # The inputs of what these return are what is read in blocks: it was written on copies.
+
+    def _lower_window(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) \
+            -> Lowered:
+        writer = trial(nodes, self.lanes, opsets.get("", 1))
+        return _reading(writer, lower_conv(writer.nodes, [writer.blocked[outputs[0]]], opsets))
+
+    def _lower_plain(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
+        writer = _Trial(Twins(self.lanes), self.lanes, opsets.get("", 1))
+        result = writer.write_plain(nodes)
+        return _reading(writer, lower_conv(writer.nodes, [result], opsets))
+
+    def _lower_single(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) \
+            -> Lowered:
+        return _reading(trial(nodes, self.lanes, opsets.get("", 1)), Lowered((), (), ()))
+
+
+def _reading(writer: _Trial, lowered: Lowered) -> Lowered:
+    return replace(lowered, inputs=tuple(enumerate(writer.source.reads)))
 
 
 def _join(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit | None:

@@ -28,7 +28,7 @@ Refuse = Callable[[ir.Node, str], None]
 
 
 def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[ir.Node], bool],
-         verdicts: Verdicts, refuse: Refuse, copies: Copies | None = None) -> Candidate | None:
+         verdicts: Verdicts[Space], refuse: Refuse, copies: Copies | None = None) -> Candidate | None:
     """The region around `seed`, or None (with the reason given to `refuse`) if the seed alone cannot be a kernel.
 
     Only nodes that are `free` join it, as members or as clones: what an earlier region took leaves the graph.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -49,7 +50,7 @@ def outputs_of(nodes: Sequence[ir.Node], view: GraphView, clones: frozenset[ir.N
                  if copies.read_outside(v, members, view))
 
 
-def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts,
+def examine(nodes: Sequence[ir.Node], view: GraphView, verdicts: Verdicts[Space],
             clones: frozenset[ir.Node] = frozenset(), copies: Copies | None = None) -> Candidate:
     """The candidate, or `Decline` with the reason."""
     ordered = tuple(sorted(nodes, key=view.order.__getitem__))
@@ -99,7 +100,11 @@ def elements(value: ir.Value, known: Extents = ()) -> int:
     """The estimated number of elements, see `estimate`; 0 where the shape is unknown."""
     if value.shape is None:
         return 0
-    dims = [d if isinstance(d, int) else d.value for d in value.shape]
+    return _count(tuple(d if isinstance(d, int) else d.value for d in value.shape), known)
+
+
+@lru_cache(maxsize=16384)
+def _count(dims: tuple[int | str | None, ...], known: Extents) -> int:
     return 0 if any(d is None for d in dims) else estimate(Dim.product(d for d in dims if d is not None), known)
 
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach, bodies
 from tilegraph.ops.lower import domain_of, kind_of
+from tilegraph.ops.region import plan
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
@@ -66,7 +67,7 @@ class RegionFusion(CompositePass):
     def _regions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
-        verdicts = Verdicts(opsets_of(model))
+        verdicts = Verdicts(opsets_of(model), plan)
         taken: set[ir.Node] = set()
         if self.offload == "auto":
             taken = parts_of_integers(view)

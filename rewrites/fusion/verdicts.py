@@ -11,40 +11,46 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from tilegraph.ops.lower import lower_region
+from tilegraph.ops.lower import is_parameter, lower_region
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline, Lowered
-from tilegraph.ops.region import plan
-from tilegraph.ops.space import Space
 
+S = TypeVar("S")
 _CONTENTS = 4096  # elements of a constant that the structure includes; a larger one is only itself
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Known(Generic[S]):
     """The result for one set; `values` are its outside values and `names` all its names, in order of occurrence."""
 
     lowered: Lowered | None
-    space: Space | None
+    space: S | None
     reason: Decline | None
     values: tuple[ir.Value, ...]
     names: tuple[str, ...]
 
 
-class Verdicts:
-    """`ask(nodes, outputs)` is `lower_region` and the planner, computed once for each structure."""
+class Verdicts(Generic[S]):
+    """`ask(nodes, outputs)` is `lower` and `planner`, computed once for each structure.
 
-    def __init__(self, opsets: Mapping[str, int], planner: Callable[[Lowered], Space] = plan) -> None:
+    Both must depend on nothing but the structure, and `Lowered.inputs` must be outside values of the nodes.
+    """
+
+    def __init__(self, opsets: Mapping[str, int], planner: Callable[[Lowered], S],
+                 lower: Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[str, int]], Lowered] = lower_region) \
+            -> None:
         self.opsets = opsets
         self.planner = planner
-        self._known: dict[str, _Known] = {}
+        self.lower = lower
+        self._known: dict[str, _Known[S]] = {}
         self._nodes: dict[ir.Node, str] = {}
         self._values: dict[ir.Value, str] = {}
 
-    def ask(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> tuple[Lowered, Space]:
+    def ask(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> tuple[Lowered, S]:
         """Raises `Decline`, with the names of these nodes."""
         text, values, names = self._structure(nodes, outputs)
         known = self._known.get(text)
@@ -60,9 +66,9 @@ class Verdicts:
         return replace(known.lowered, inputs=inputs), known.space
 
     def _find(self, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], values: tuple[ir.Value, ...],
-              names: tuple[str, ...]) -> _Known:
+              names: tuple[str, ...]) -> _Known[S]:
         try:
-            lowered = lower_region(nodes, outputs, self.opsets)
+            lowered = self.lower(nodes, outputs, self.opsets)
             return _Known(lowered, self.planner(lowered), None, values, names)
         except Decline as reason:
             return _Known(None, None, reason, values, names)
@@ -75,7 +81,7 @@ class Verdicts:
         lines: list[str] = []
         for node in nodes:
             read = []
-            for value in node.inputs:
+            for index, value in enumerate(node.inputs):
                 if value is None:
                     read.append("")
                     continue
@@ -83,7 +89,7 @@ class Verdicts:
                     numbers[value] = len(numbers)
                     outside.append(value)
                     names.append(value.name or "")
-                    read.append(f"{numbers[value]}:{self._value(value)}")
+                    read.append(f"{numbers[value]}:{self._value(value)}{self._steers(node, index)}")
                 else:
                     read.append(str(numbers[value]))
             for value in node.outputs:
@@ -115,6 +121,15 @@ class Verdicts:
                     text += "=constant"
             self._values[value] = text
         return self._values[value]
+
+    def _steers(self, node: ir.Node, index: int) -> str:
+        """The contents of floats that steer the operation, such as the scales of Resize."""
+        value = node.inputs[index]
+        if index == 0 or value is None or not self._values[value].endswith("=constant") \
+                or not is_parameter(node, index):
+            return ""
+        array = constant_of(value)
+        return "" if array is None else hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
 def _typed(value: ir.Value) -> str:

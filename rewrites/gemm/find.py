@@ -3,17 +3,18 @@ that follow it point by point and end in one value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView
-from tilegraph.ops.gemm import PRODUCTS, GemmSpace, lower_gemm, plan_gemm
+from tilegraph.ops.gemm import PRODUCTS, GemmSpace
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.rewrites.fusion.epilogue import between, followers, read_outside
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.gemm.stored import VIEWS, beside_nodes, integer_rows, matrix_nodes
 
 _MAX_NODES = 40
@@ -39,7 +40,8 @@ def is_product(node: ir.Node) -> bool:
     return (domain_of(node), node.op_type) in PRODUCTS
 
 
-def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Callable[[ir.Node], bool]) -> Candidate:
+def find(product: ir.Node, view: GraphView, verdicts: Verdicts[GemmSpace], free: Callable[[ir.Node], bool]) \
+        -> Candidate:
     """The candidate with the most nodes; `Decline` with the reason if the product alone cannot be a kernel.
 
     Nodes between the product and the end are read by nothing else, so the composite is convex, and as results leave it
@@ -51,10 +53,10 @@ def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Cal
         """With what is small beside them, or without."""
         if beside := beside_nodes((*before, *nodes), free):
             try:
-                return _examine(product, (*before, *beside, *nodes), view, opsets)
+                return _examine(product, (*before, *beside, *nodes), view, verdicts)
             except Decline:
                 pass
-        return _examine(product, (*before, *nodes), view, opsets)
+        return _examine(product, (*before, *nodes), view, verdicts)
 
     best = examine((product,))
     ends = followers(product, view, partial(_follows, free), _MAX_NODES)
@@ -69,11 +71,11 @@ def find(product: ir.Node, view: GraphView, opsets: Mapping[str, int], free: Cal
     return best
 
 
-def _examine(product: ir.Node, members: tuple[ir.Node, ...], view: GraphView, opsets: Mapping[str, int]) -> Candidate:
+def _examine(product: ir.Node, members: tuple[ir.Node, ...], view: GraphView,
+             verdicts: Verdicts[GemmSpace]) -> Candidate:
     nodes = tuple(sorted(members, key=view.order.__getitem__))
     output = members[-1].outputs[0]
-    lowered = lower_gemm(nodes, [output], opsets)
-    space = plan_gemm(lowered)
+    lowered, space = verdicts.ask(nodes, [output])
     matrix: ir.Value = dict(lowered.inputs)[space.right_slot]
     packed = [value for slot, value in lowered.inputs if slot in space.constant_slots]
     if any(not v.is_initializer() or v.is_graph_input() or v.const_value is None for v in packed):

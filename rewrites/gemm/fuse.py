@@ -16,11 +16,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView, all_graphs
+from tilegraph.ops.gemm import lower_gemm, plan_gemm
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
 from tilegraph.rewrites.fusion.integers import parts_of_integers
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.gemm.find import Candidate, find, is_product, readers_outside
 from tilegraph.rewrites.gemm.price import check_price
 from tilegraph.rewrites.gemm.rounding import rounded_nodes
@@ -64,7 +66,7 @@ class GemmFusion(CompositePass):
 
     def _candidates(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
         view = GraphView(graph)
-        opsets = opsets_of(model)
+        verdicts = Verdicts(opsets_of(model), plan_gemm, lower_gemm)
         kept = parts_of_integers(view, has_constant_matrix) if self.offload == "auto" else set()
         taken: set[ir.Node] = set()
         found: list[Candidate] = []
@@ -74,7 +76,7 @@ class GemmFusion(CompositePass):
             try:
                 if self.vector_bits < MIN_BITS:
                     raise Decline(f"matrix products need vectors of {MIN_BITS} bits or more, not {self.vector_bits}")
-                candidate = find(node, view, opsets, lambda n: n not in taken and n not in kept and not is_product(n))
+                candidate = find(node, view, verdicts, lambda n: n not in taken and n not in kept and not is_product(n))
                 if self.offload == "auto":
                     check_price(candidate.space)
             except Decline as reason:

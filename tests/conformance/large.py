@@ -3,8 +3,9 @@
     python -m tests.conformance.large nodes [--layers 200] [--kind transformer|image|both]
     python -m tests.conformance.large bytes [--gigabytes 2.2]
 
-`nodes`: seconds of optimize and how many kernels identical layers lead to. `bytes`: optimize, serve and verify of a
-model whose weights do not fit one protobuf, each in a process of its own, with the peak of its anonymous memory.
+`nodes`: seconds of optimize (CPU time of the process is judged, wall time is shown) and how many kernels identical
+layers lead to. `bytes`: optimize, serve and verify of a model whose weights do not fit one protobuf, each in a process
+of its own, with the peak of its anonymous memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-LIMIT_S = 30.0  # for 10,000 nodes
+LIMIT_S = 30.0  # of CPU time, for 10,000 nodes: wall time is shown, but a busy machine stretches it
 SHARE = 0.3  # of the weights' bytes that may be anonymous memory
 
 
@@ -224,7 +225,7 @@ def main() -> int:
         if given.kind in (build.__name__, "both"):
             found = nodes(build(given.layers or 10_000 // per_layer + 1))
             print(json.dumps({"kind": build.__name__, **found}), flush=True)
-            slow |= found["seconds"] > LIMIT_S * found["nodes"] / 10_000
+            slow |= found["cpu_seconds"] > LIMIT_S * found["nodes"] / 10_000
     return 1 if slow else 0
 
 

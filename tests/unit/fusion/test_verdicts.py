@@ -7,6 +7,7 @@ import pytest
 from parse import model
 
 from tilegraph.ops.prims import Decline
+from tilegraph.ops.region import plan
 from tilegraph.rewrites.fusion import verdicts
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
@@ -30,7 +31,7 @@ def test_equal_layers_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(monkeypatch)
     graph = model(LAYERS).graph
     nodes, (y, z) = list(graph), graph.outputs
-    asked = Verdicts({"": 20})
+    asked = Verdicts({"": 20}, plan, verdicts.lower_region)
     first, space = asked.ask(nodes[:2], [y])
     second, again = asked.ask(nodes[2:], [z])
     assert calls == [2]
@@ -48,7 +49,7 @@ def test_other_structures_are_lowered_too(monkeypatch: pytest.MonkeyPatch, other
     calls = counted(monkeypatch)
     graph = model(other).graph
     nodes, (y, z) = list(graph), graph.outputs
-    asked = Verdicts({"": 20})
+    asked = Verdicts({"": 20}, plan, verdicts.lower_region)
     asked.ask(nodes[:2], [y])
     asked.ask(nodes[2:], [z])
     assert calls == [2, 2]
@@ -58,7 +59,7 @@ def test_outputs_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch) -> N
     calls = counted(monkeypatch)
     graph = model(LAYERS).graph
     nodes = list(graph)
-    asked = Verdicts({"": 20})
+    asked = Verdicts({"": 20}, plan, verdicts.lower_region)
     asked.ask(nodes[:2], [graph.outputs[0]])
     asked.ask(nodes[:2], [nodes[0].outputs[0], graph.outputs[0]])
     assert calls == [2, 2]
@@ -70,7 +71,7 @@ def test_constants_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch) ->
         <int64[1] s = {0}, int64[1] t = {4}, int64[1] e = {4}, int64[1] f = {8}, int64[1] axis = {1}>
         { y = Slice(x, s, e, axis)  z = Slice(x, t, f, axis) }""")
     nodes, (y, z) = list(made.graph), made.graph.outputs
-    asked = Verdicts({"": 20})
+    asked = Verdicts({"": 20}, plan, verdicts.lower_region)
     asked.ask(nodes[:1], [y])
     asked.ask(nodes[1:], [z])
     assert calls == [1, 1]
@@ -82,7 +83,7 @@ def test_a_refusal_names_the_set_it_is_about(monkeypatch: pytest.MonkeyPatch) ->
         { y = Dropout(left, s)  z = Dropout(right, s) }""")
     nodes, (y, z) = list(made.graph), made.graph.outputs
     nodes[0].name, nodes[1].name = "first", "second"
-    asked = Verdicts({"": 20})
+    asked = Verdicts({"": 20}, plan, verdicts.lower_region)
     with pytest.raises(Decline) as one:
         asked.ask(nodes[:1], [y])
     with pytest.raises(Decline) as two:
