@@ -20,7 +20,6 @@ import onnx_ir as ir
 from tilegraph.graph import GraphView, all_graphs
 from tilegraph.ops.conv import algorithm, lower_conv, lower_join, plan_conv, plan_join
 from tilegraph.ops.conv.form import Views, block, unblock
-from tilegraph.ops.lower import lower_region
 from tilegraph.ops.prims import Decline
 from tilegraph.ops.region import plan as plan_region
 from tilegraph.passes import PassContext
@@ -31,6 +30,7 @@ from tilegraph.rewrites.conv.write import Array
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.fusion.legal import size_bytes
+from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.layout.assign import Assignment, assign, price
 from tilegraph.rewrites.layout.problem import Problem, pose, scenarios
 from tilegraph.rewrites.normalise.edit import replace
@@ -153,6 +153,7 @@ class _Rewriting:
 
     def __post_init__(self) -> None:
         self.constants = Constants(self.model, self.context)
+        self.regions = Verdicts(self.opsets, plan_region)
         self._made: dict[tuple[str, bytes, tuple[int, ...]], ir.Value] = {}
 
     # -- the writer's source ------------------------------------------------------------------------------------------
@@ -191,12 +192,13 @@ class _Rewriting:
         self._hand_over(units, set(old))
         graph.remove(list(reversed(old)), safe=True)
         graph.sort()
+        checked = Verdicts(self.opsets, plan_conv, lower_conv)
         for kind, nodes, output in self.windows:
             # As found: what was examined is what is written.
             if kind == "Join":
                 plan_join(lower_join(nodes, [output], self.opsets))
             else:
-                plan_conv(lower_conv(nodes, [output], self.opsets))
+                checked.ask(nodes, [output])
             call = make_composite(self.model, graph, nodes, [output], kind=kind)
             kinds = [n.op_type for n in nodes if n.op_type not in ("Constant", "Transpose", "Reshape", "Slice", "Pad")]
             self.context.diagnostics.took(STAGE, call.name or "", f"{len(kinds)} nodes in one kernel", op=call.op_type,
@@ -240,7 +242,7 @@ class _Rewriting:
         """One kernel for a conversion, where the row kernel can be it; otherwise its nodes stay."""
         nodes = list(views.nodes)
         try:
-            plan_region(lower_region(nodes, [views.value], self.opsets))
+            self.regions.ask(nodes, [views.value])
         except Decline as reason:
             self.context.diagnostics.refused(STAGE, views.value.name or "", f"its conversion is no kernel: "
                                              f"{reason.reason}", op="conversion")
