@@ -33,7 +33,8 @@ def lost(before: Times, after: Times, seconds: float) -> tuple[float | None, flo
     nothing is known; the seconds that can be taken off for it).
 
     Taken off is the waiting of a thread that worked alone, for then the whole process stood still. Where several
-    worked, the others may have gone on, or have been what it waited for: nothing is taken off.
+    worked, the others may have gone on, or have been what it waited for: nothing is taken off. What the thread ran is
+    never taken off: a wait that began before the first snapshot is counted in the second.
     """
     if not before or not after or seconds <= 0:
         return None, 0.0
@@ -42,7 +43,9 @@ def lost(before: Times, after: Times, seconds: float) -> tuple[float | None, flo
     changes.sort(reverse=True)
     others = sum(ran for ran, _ in changes[1:])
     alone = others <= ALONE * seconds
-    return max(waited for _, waited in changes) / seconds, min(changes[0][1], seconds) if alone else 0.0
+    ran, waited = changes[0]
+    off = max(min(waited, seconds - ran), 0.0) if alone and ran > 0 else 0.0
+    return max(waited for _, waited in changes) / seconds, off
 
 
 def working(run: Callable[[], None], seconds: float = PROBE_S) -> list[int]:

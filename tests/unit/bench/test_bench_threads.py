@@ -75,6 +75,9 @@ def test_what_a_thread_alone_waited_is_taken_off() -> None:
 def test_nothing_is_taken_off_where_several_threads_work_or_nothing_is_known() -> None:
     ms = 1_000_000
     assert lost({1: (0, 0), 2: (0, 0)}, {1: (50 * ms, 50 * ms), 2: (50 * ms, 50 * ms)}, 0.1) == (0.5, 0.0)
+    # A wait longer than the interval began before it; what ran is still counted.
+    assert lost({1: (0, 0)}, {1: (2 * ms, 500 * ms)}, 0.1) == (5.0, pytest.approx(0.098))
+    assert lost({1: (0, 0)}, {1: (0, 500 * ms)}, 0.1) == (5.0, 0.0)
     assert lost({}, {1: (5, 5)}, 0.1) == (None, 0.0)
     assert lost({1: (5, 5)}, {}, 0.1) == (None, 0.0)
 
