@@ -100,6 +100,9 @@ def _slice_axis(c: NodeContext, source: Prim, axis: int, start: int, end: int, s
     inferred = c.output_shape()[axis]
     if step == 1 and start == 0 and end >= (1 << 31) - 1:
         return source
+    left = extent - start if end >= (1 << 31) - 1 else extent + (end - start) if end < 0 else None
+    if step == 1 and start >= 0 and left is not None and all(count >= 0 for _, count in left.terms):
+        return take_range(source, axis, start, 1, left)
     if step == 1 and start >= 0 and inferred == (extent - start) and end >= (1 << 31) - 1:
         # The model itself is only valid where the extent is at least `start`; a smaller one gives a negative size.
         raise c.decline("the length of the slice depends on a symbolic extent that may be too small")
