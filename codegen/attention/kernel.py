@@ -147,7 +147,7 @@ class _Kernel:
                 if few_skips(space):
                     self._few_attempts(where, rows, (low, high))
                 else:
-                    self._start(rows)
+                    self._start(rows, where.put)
                     with e.loop("k", t.Sub(high, low), low) as kb:
                         self._few_keys(where, rows, e.share(t.Mul(kb, e.i64(tile.columns))))
                 if cut > 1:
@@ -167,7 +167,7 @@ class _Kernel:
             self.left_out = e.scalar("left_out", "float32", e.f32(float("-inf")))
             odd = Odd(e, space, tile)
             odd.queries(self.memory, self.at.queries, rows)
-            self._start(rows)
+            self._start(rows, where.put)
             with e.loop("k", t.Sub(high, low), low) as kb:
                 j0 = e.share(t.Mul(kb, e.i64(tile.columns)))
                 columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
@@ -236,7 +236,7 @@ class _Kernel:
         put = self._place(i0)
         self.operands.copy_queries(put, rows, self.skips)
         if not self.skips:
-            self._start(rows)
+            self._start(rows, put)
             self._walk(i0, rows, None)
         else:
             bound = self.operands.score_bound()
@@ -244,7 +244,7 @@ class _Kernel:
             with e.loop("attempt", 2) as attempt, e.when(t.EQ(e.read(again, "int64", 0).expr, e.i64(1))):
                 e.write(again, 0, V(e.i64(0), "int64"))
                 self.left_out = e.scalar("left_out", "float32", e.f32(float("-inf")))
-                self._start(rows)
+                self._start(rows, put)
                 self._walk(i0, rows, (bound, t.EQ(attempt, e.i64(0))))
                 self._verdict(rows, again)
         self._store(put, rows)
@@ -256,11 +256,19 @@ class _Kernel:
 
         return put
 
-    def _start(self, rows: t.Expr) -> None:
-        e, tile = self.e, self.tile
+    def _start(self, rows: t.Expr, put: Callable[[t.Expr], None]) -> None:
+        """Nothing is summed yet but the sink, if there is one: 1, relative to itself as the greatest score."""
+        e, m, tile, sink = self.e, self.e.math, self.tile, self.space.sink
         with e.loop("r", rows) as r:
-            e.write(self.memory, t.Add(r, e.i64(self.at.peak)), e.f32(float("-inf")))
-            e.write(self.memory, t.Add(r, e.i64(self.at.total)), e.f32(0.0))
+            peak, total = e.f32(float("-inf")), e.f32(0.0)
+            if sink is not None:
+                put(r)
+                score = m.share(e.value(sink, self.space.j, 1, {}))
+                own = m.share(m.sub(score, score))  # NaN for an infinite one, or NaN
+                total = m.select(m.eq(score, peak), total, m.add(own, e.f32(1.0)))
+                peak = m.select(m.eq(own, e.f32(0.0)), score, peak)
+            e.write(self.memory, t.Add(r, e.i64(self.at.peak)), peak)
+            e.write(self.memory, t.Add(r, e.i64(self.at.total)), total)
         with e.loop("r", tile.rows * tile.width_pitch // tile.lanes) as r:
             at = t.Add(t.Mul(r, e.i64(tile.lanes)), e.i64(self.at.sums))
             e.write(self.memory, at, e.f32(0.0), tile.lanes)

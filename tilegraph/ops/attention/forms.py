@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilegraph.ops.attention.space import Score, Sunk
 from tilegraph.ops.index import Var
 from tilegraph.ops.lower.base import point
 from tilegraph.ops.prims import Decline, Input
@@ -27,11 +28,13 @@ _TINY = 2.0 ** -25  # half of what a float32 of 1 can tell
 
 @dataclass(frozen=True)
 class Softmax:
-    """softmax(x) over the keys. `guarded`: weights that are NaN become 0. `hides`: the term of x that gives up rows."""
+    """softmax(x) over the keys. `guarded`: weights that are NaN become 0. `hides`: the term of x that gives up rows.
+    `sink`: a score whose exponential is one more term of the sum."""
 
     x: Inst
     guarded: bool = False
     hides: Inst | None = None
+    sink: Inst | None = None
 
 
 def operator(inst: Inst) -> str:
@@ -41,14 +44,19 @@ def operator(inst: Inst) -> str:
 
 def softmax(weights: Inst, key: Var) -> Softmax:
     """What `weights` are at the loop `key`; `Decline` where they are no softmax."""
-    found = _Reader(key).weights(weights)
+    reader = _Reader(key)
+    found = reader.weights(weights)
     if not any(isinstance(inst, Fold) for inst in insts(weights)):
         raise Decline(NOT_A_SOFTMAX)
     if any(isinstance(inst, Fold) for inst in insts(found.x)):
         raise Decline("the scores are changed by a reduction before the softmax")
     if found.hides is not None and not _is_term(found.hides, found.x):
         raise Decline("rows are given up by something other than a term of their scores")
-    return found
+    if reader.sink is None:
+        return found
+    if found.guarded or found.hides is not None:
+        raise Decline("a sink beside the scores, and rows without a key that are treated apart")
+    return replace(found, sink=reader.sink)
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,7 @@ class _Exponent:
 class _Reader:
     def __init__(self, key: Var) -> None:
         self.key = key
+        self.sink: Inst | None = None
 
     # -- weights that add up to 1 ---------------------------------------------------------------------------------
     def weights(self, weights: Inst) -> Softmax:
@@ -155,8 +164,21 @@ class _Reader:
                 if isinstance(tiny, Literal) and 0 <= tiny.value <= _TINY:
                     return self._is_sum(rest, powers)
         if isinstance(total, Fold) and total.kind == "sum" and _unrounded(total.operand) is powers:
+            if isinstance(total, Sunk):
+                self.sink = self._beside(powers, _unrounded(total.extra))
             return False
         return None
+
+    def _beside(self, powers: Inst, extra: Inst) -> Inst:
+        """The score of which `extra` is the power, as `powers` are those of the others: less the same."""
+        if operator(powers) == operator(extra) == "Exp":
+            x, sink = _unrounded(powers.args[0]), _unrounded(extra.args[0])
+            while operator(x) == operator(sink) == "Sub" and x.args[1] is sink.args[1] and self._is_same(x.args[1]):
+                x, sink = _unrounded(x.args[0]), _unrounded(sink.args[0])
+            if x is _unrounded(self._moving(powers.args[0])) \
+                    and not any(isinstance(inst, (Fold, Score)) for inst in insts(sink)):
+                return sink
+        raise Decline("what is beside the scores in the softmax is not one score for each row")
 
     def _less_log_sum(self, value: Inst) -> _Exponent | None:
         """y where `value` is y - log(sum(exp(y))) but for what is the same along a row."""

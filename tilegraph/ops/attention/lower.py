@@ -12,7 +12,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from tilegraph.ops.attention.forms import softmax
-from tilegraph.ops.attention.space import AttentionSpace, Cache, Part, Score
+from tilegraph.ops.attention.space import AttentionSpace, Cache, Part, Score, Sunk
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
 from tilegraph.ops.lower import lower_region
@@ -138,7 +138,7 @@ class _Attention(Puller[AttentionSpace]):
             raise Decline("the scores are not read in the order in which they are computed")
         space = AttentionSpace(batch, i, j, d, e, q, k, v, weights.x, depth_d, width, weights.guarded,
                                flat_address(self.index, self.root.shape), weights.hides,
-                               caches=tuple(self.caches[k] for k in sorted(self.caches)))
+                               caches=tuple(self.caches[k] for k in sorted(self.caches)), sink=weights.sink)
         if len(self.caches) != len(self.made):
             raise Decline("a further result is no concatenation of keys or values")
         _check(space)
@@ -161,6 +161,22 @@ class _Attention(Puller[AttentionSpace]):
                 return Score(prim.dtype)
             case Concat() if id(prim) in self.made:
                 return self._cached(prim, at)
+            case Concat():
+                return self._part(prim, at)
+        raise Decline(f"{type(prim).__name__} inside the attention")
+
+    def _part(self, prim: Concat, at: tuple[Ix, ...]) -> Inst:
+        """An element of a concatenation of which one part holds all that is read: the scores, or a sink beside them."""
+        assert self.column is not None
+        start = Dim.of(0)
+        along = at[prim.axis]
+        for part in prim.parts:
+            extent = part.shape[prim.axis]
+            inside = along - start
+            whole = extent == self.column.extent and inside == _at(self.column)
+            if whole or (extent == 1 and inside == Ix()):
+                return self.pull(part, (*at[:prim.axis], inside, *at[prim.axis + 1:]))
+            start = start + extent
         raise Decline("a concatenation inside the attention")
 
     def _cached(self, prim: Concat, at: tuple[Ix, ...]) -> Inst:
@@ -190,10 +206,31 @@ class _Attention(Puller[AttentionSpace]):
     def _fold(self, prim: Reduce, at: tuple[Ix, ...]) -> Inst:
         reduced = prim.operand.shape[len(prim.operand.shape) - prim.axes:]
         assert self.column is not None
-        if Dim.product(reduced) != self.column.extent or any(self.column in ix.vars() for ix in at):
+        if any(self.column in ix.vars() for ix in at):
+            raise Decline("a reduction inside the attention is not over the keys")
+        if len(reduced) == 1 and reduced[0] == self.column.extent + 1:
+            return self._sunk(prim, at)
+        if Dim.product(reduced) != self.column.extent:
             raise Decline("a reduction inside the attention is not over the keys")
         inside = reshape_indices((_at(self.column),), (self.column.extent,), reduced)
         return Fold(prim.dtype, prim.kind, self.pull(prim.operand, (*at, *inside)))
+
+
+    def _sunk(self, prim: Reduce, at: tuple[Ix, ...]) -> Inst:
+        """A reduction over the scores and a sink behind or before them."""
+        assert self.column is not None
+        behind = (_at(self.column), Ix() + self.column.extent)
+        before = (_at(self.column) + Dim.of(1), Ix())
+        reason: Decline | None = None
+        for keys, sink in (behind, before):
+            try:
+                operand, extra = (self.pull(prim.operand, (*at, place)) for place in (keys, sink))
+            except Decline as why:
+                reason = reason or why
+                continue
+            return Sunk(prim.dtype, prim.kind, operand, extra)
+        assert reason is not None
+        raise reason
 
 
 def _at(var: Var) -> Ix:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tilegraph.ops.index import Ix, Var
-from tilegraph.ops.space import Apply, Inst, Literal, Load, insts
+from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, insts
 from tilegraph.spec.dims import Dim
 
 FEW = 8  # queries; with fewer, keys are read where they are instead of being packed
@@ -19,6 +19,17 @@ LEAST = 32  # keys that are worth a piece
 @dataclass(frozen=True, eq=False)
 class Score(Inst):
     """The product of query i and key j, a leaf of the score modifier (float32)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sunk(Fold):
+    """A reduction over the keys and one score more: `extra` is what `operand` is there."""
+
+    extra: Inst
+
+    @property
+    def args(self) -> tuple[Inst, ...]:
+        return (self.operand, self.extra)
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,8 @@ class AttentionSpace:
     `hides`: a term of x; where it is minus infinity for all keys of a row, the row's weights are 0.
     `address`: where element (batch, i, e) of the output lies. `stored`: the output's ONNX dtype; all is float32 inside.
     `caches`: concatenations that the kernel makes on the way, its outputs from 1 on.
+    `sink`: a further score of each row, at (batch, i), whose weight goes to no value: exp(sink) is one more term of the
+    row's sum (StreamingLLM, Xiao et al. 2023, and gpt-oss have a learned one for each head).
     """
 
     batch: tuple[Var, ...]
@@ -71,6 +84,7 @@ class AttentionSpace:
     hides: Inst | None = None
     stored: str = "float"
     caches: tuple[Cache, ...] = ()
+    sink: Inst | None = None
 
     @property
     def sharing(self) -> tuple[Var, ...]:
@@ -114,13 +128,14 @@ class AttentionSpace:
     @property
     def pieces(self) -> int:
         """Into how many pieces tasks may cut the keys of few queries: as many as heads share them, so that a piece is
-        as much work as a head would be. 1 where batch and other heads are work enough, and where rows without a key
-        need all values at the end."""
+        as much work as a head would be. 1 where batch and other heads are work enough, where rows without a key
+        need all values at the end, and where a sink would have to be counted once."""
         heads = math.prod(v.extent.value for v in self.sharing)
         others = math.prod(v.extent.as_int() or 1 for v in self.batch if v not in self.sharing)
         keys = self.j.extent.as_int()
         enough = others >= ENOUGH or (keys is not None and keys < heads * LEAST)
-        return 1 if enough or self.has_few is False or self.guarded or self.hides is not None else heads
+        alone = self.guarded or self.hides is not None or self.sink is not None
+        return 1 if enough or alone or self.has_few is False else heads
 
     @property
     def piece_pitch(self) -> int:
