@@ -42,7 +42,8 @@ def formula(given: dict[str, Array]) -> Array:
     both = np.concatenate([x, np.broadcast_to(sinks[None, :, None], (*x.shape[:-1], 1))], -1)
     with np.errstate(invalid="ignore"):
         power = np.exp(both - both.max(-1, keepdims=True))
-        return (power / power.sum(-1, keepdims=True))[..., :-1] @ v
+        result: Array = (power / power.sum(-1, keepdims=True))[..., :-1] @ v
+    return result
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"softmax": SHIFT}, {"softmax": SPELLED, "before": True}])
