@@ -135,6 +135,20 @@ def test_a_branch_that_always_fails_leaves_the_other_one() -> None:
             ReferenceEvaluator(wrong).run(None, {"x": np.zeros((2, 64, 3), np.float32)})
 
 
+def test_a_negated_condition_says_the_same_of_the_other_branch() -> None:
+    text = LSTM.format(then="Squeeze(x, two)", rest=STEP)
+    negated = text.replace("c = Equal(e, one)", "d = Equal(e, one) c = Not(d)")
+    swapped = (negated.replace("then_branch = t", "THEN").replace("else_branch = e", "then_branch = e")
+               .replace("THEN", "else_branch = t"))
+    proto, model, context, _ = versioned(swapped, **WEIGHTS)
+    assert ops(model.graph) == ["Squeeze", "Unsqueeze", "LSTM"]
+    assert any("else_branch is left" in r for r in reasons(context, True))
+    same(proto, model, {"x": np.random.default_rng(3).normal(size=(2, 64, 1)).astype(np.float32)})
+    # Negated alone, it sends a length of 1 into the branch that fails.
+    _, model, context, _ = versioned(negated.replace("float[1,n,32] y", "float[a,b,c] y"), **WEIGHTS)
+    assert "If" in ops(model.graph)
+
+
 @pytest.mark.parametrize(("then", "rest"), [
     # Without Squeeze the first branch can run for any length: the condition chooses.
     ("ReduceSum<keepdims=0>(x, two)", STEP),
