@@ -130,7 +130,7 @@ def _values(role: Role, dtype: ir.DataType, shape: tuple[int, ...], rng: np.rand
     numpy_dtype = np.dtype(dtype.numpy())
     kind = role.kind
     if kind in (Kind.MASK, Kind.PADDING_MASK, Kind.ADDITIVE_MASK):
-        return _mask(kind, dtype, numpy_dtype, shape, rng)
+        return _mask(kind, dtype, numpy_dtype, shape, rng, sample)
     if kind is Kind.TRAINING_FLAG:
         return np.zeros(shape, numpy_dtype)
     if kind is Kind.CONDITION:
@@ -164,7 +164,11 @@ def _integers(role: Role, dtype: ir.DataType, shape: tuple[int, ...], rng: np.ra
             return rng.integers(role.shift, high, shape)
         steps = np.arange(shape[-1] if shape else 1) % max(1, high - role.shift) + role.shift
         return np.broadcast_to(steps if shape else steps[0], shape)
-    if kind is Kind.LENGTH:
+    if kind is Kind.KEYS and all(r.symbols <= binding.keys() for r in role.rows):
+        full = role.rows[0].evaluate(binding) - role.shift
+        short = rng.integers(0, 2, shape) if sample % 2 and shape and shape[0] > 1 else 0  # rows of unequal length
+        return np.maximum(np.full(shape, full) - short, 0)
+    if kind in (Kind.LENGTH, Kind.KEYS):
         longest = [s[1] for n, s in shapes.items() if len(s) >= 2 and s[1] > 0]
         return rng.integers(1, max(2, min([*longest, largest], default=2) + 1), shape)
     if kind is Kind.CHOICE:
@@ -179,14 +183,15 @@ def _integers(role: Role, dtype: ir.DataType, shape: tuple[int, ...], rng: np.ra
 
 
 def _mask(kind: Kind, dtype: ir.DataType, numpy_dtype: np.dtype[Any], shape: tuple[int, ...],
-          rng: np.random.Generator) -> Array:
-    """Mostly kept, tails dropped: every row keeps at least its first key, and row 0 keeps all of them."""
+          rng: np.random.Generator, sample: int) -> Array:
+    """Mostly kept, tails dropped: every row keeps at least its first key, and row 0 keeps all of them. A mask of one
+    row drops nothing in every other sample."""
     width = shape[-1] if shape else 1
     rows = int(np.prod(shape[:-1])) if shape else 1
     # All heads and queries of one batch entry share a tail, as they do in real masks.
     groups = max(1, shape[0] if len(shape) >= 2 else 1)
     lengths = rng.integers(max(1, (width + 1) // 2), width + 1, groups) if width else np.zeros(groups, np.int64)
-    if len(shape) < 2 or groups > 1:
+    if len(shape) < 2 or groups > 1 or sample % 2:
         lengths[0] = width
     per_row = np.repeat(lengths, max(1, rows // groups))[:rows]
     keep = (np.arange(width)[None, :] < per_row[:, None]).reshape(shape)

@@ -31,6 +31,7 @@ class Kind(Enum):
     PADDING_MASK = "padding mask"  # 1 drops
     ADDITIVE_MASK = "additive mask"  # 0 keeps, a large negative number drops
     LENGTH = "length"
+    KEYS = "number of keys"  # of a cache: past and new ones
     CHOICE = "choice"  # compared with constants
     CONDITION = "condition"
     TRIP_COUNT = "trip count"
@@ -40,8 +41,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Role:
-    """`rows` are exclusive upper bounds of an index (before `shift` is added to it); `choices` the constants of a
-    CHOICE; `detail` says which operand of which op a SHAPE is, such as "Reshape:1"."""
+    """`rows` are exclusive upper bounds of an index (before `shift` is added to it), or the KEYS of a full cache, of
+    which the model wants `shift` less; `choices` the constants of a CHOICE; `detail` says which operand of which op a
+    SHAPE is, such as "Reshape:1"."""
 
     kind: Kind
     rows: tuple[Dim, ...] = ()
@@ -163,6 +165,17 @@ def _rows(node: ir.Node, index: int) -> list[Dim] | None:
     return None
 
 
+def _keys(use: Use) -> Role | None:
+    """GroupQueryAttention's seqlens_k, the last place of each row, and total_sequence_length: past and new keys."""
+    if use.node.op_type != "GroupQueryAttention" or use.index not in (5, 6):
+        return None
+    new, past = _dims(use.node.inputs[0]), _dims(use.node.inputs[3])
+    if new is None or len(new) != 3 or (use.node.inputs[3] is not None and (past is None or len(past) != 4)):
+        return None
+    total = new[1] + past[2] if past is not None else new[1]
+    return Role(Kind.KEYS, (total,), (1 if use.index == 5 else 0) + use.shift)
+
+
 def _named(name: str, *patterns: str) -> bool:
     return any(re.search(p, name.lower()) for p in patterns)
 
@@ -194,6 +207,8 @@ def find_role(value: ir.Value) -> Role:
             found.setdefault(Kind.CONDITION, Role(Kind.CONDITION))
         elif (op in _RNN and use.index == 4) or (op == "ReverseSequence" and use.index == 1):
             found.setdefault(Kind.LENGTH, Role(Kind.LENGTH))
+        elif (keys := _keys(use)) is not None:
+            found.setdefault(Kind.KEYS, keys)
         elif op == "Dropout" and use.index == 2:
             found.setdefault(Kind.TRAINING_FLAG, Role(Kind.TRAINING_FLAG))
         elif op == "Equal":
@@ -241,7 +256,7 @@ def _integer_role(name: str, indexed: bool, rows: list[Dim], lowest: int, found:
         return index
     if _named(name, "mask") or Kind.MASK in found:
         return _mask_role(name, Kind.MASK)
-    for kind in (Kind.LENGTH, Kind.TRIP_COUNT, Kind.SHAPE, Kind.CONDITION):
+    for kind in (Kind.KEYS, Kind.LENGTH, Kind.TRIP_COUNT, Kind.SHAPE, Kind.CONDITION):
         if kind in found:
             return found[kind]
     if _named(name, "len"):

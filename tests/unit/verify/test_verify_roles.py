@@ -193,3 +193,28 @@ def test_unknown_dim_is_a_usage_error() -> None:
     model = parse("g (float[n, s] x) => (float[n, s] y) { y = Relu(x) }")
     with pytest.raises(UsageError, match=r"--dim batch: no input has a symbolic dim of that name \(there are: n, s\)"):
         InputMaker(model, {"batch": 2})
+
+
+CACHED = """g (float[b, s, 64] q, float[b, s, 32] k, float[b, s, 32] v, float[b, 2, p, 16] pk, float[b, 2, p, 16] pv,
+             int32[b] last, int32 total) => (float y) {
+    minus = Sub(total, one)
+    y, nk, nv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (q, k, v, pk, pv, last, total) }"""
+
+
+def test_lengths_of_a_key_cache_are_past_and_new_keys() -> None:
+    """Others send every sample around the kernel that makes the cache."""
+    weights = {"one": np.array(1, np.int32)}
+    dims = {"b": 3, "s": 2, "p": 7}
+    assert values(CACHED, "last", 0, dims, **weights).tolist() == [8, 8, 8]
+    assert values(CACHED, "total", 0, dims, **weights).tolist() == 9
+    ragged = values(CACHED, "last", 1, dims, **weights)
+    assert set(ragged) <= {7, 8}
+    assert values(CACHED, "total", 1, dims, **weights).tolist() == 9
+    behind = CACHED.replace("last, total) }", "less, total) }").replace("minus = ", "less = Sub(last, one) minus = ")
+    assert values(behind, "last", 0, dims, **weights).tolist() == [9, 9, 9]
+
+
+def test_a_mask_of_one_row_hides_nothing_in_every_other_sample() -> None:
+    text = "g (int64[1, s] attention_mask) => (float y) { y = Cast<to = 1>(attention_mask) }"
+    assert values(text, "attention_mask", 1, {"s": 99}).all()
+    assert not values(text, "attention_mask", 2, {"s": 99}).all()
