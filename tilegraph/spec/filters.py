@@ -1,5 +1,5 @@
-"""How kernels want constants laid out, those of convolutions and those of which matrices are computed; the compiler lays
-them out, see `compiler.filters` and `compiler.tables`."""
+"""How kernels want constants laid out, those of convolutions and those of which matrices are computed; the compiler
+lays them out, see `compiler.filters` and `compiler.tables`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class Filters:
     [block/panel][row][column of the panel]; of 4-bit integers ("columns4", "rows4") bytes of two rows, the even one in
     the low half
 
-    Of 8-bit integers [rows, block] ("quads") or [block, rows] ("rowquads"), as int8: [block/panel][row/4][column of the panel][4], and behind each
-    panel the sums of its columns, int32
+    Of 8-bit integers [rows, block] ("quads") or [block, rows] ("rowquads"), as int8:
+    [block/panel][row/4][column of the panel][4], and behind each panel the sums of its columns, int32
 
     Of the bytes of MatMulNBits: weights ("bits4", "bits8") as [block/panel][word][column of the panel][4], a word 4
-    neighbours of 8 bits, or 8 of 4 bits, the last four in the high halves; zero points as "rows", or unpacked ("zeros4")
+    neighbours of 8 bits, or 8 of 4 bits, the last four in the high halves; zero points as "rows", or unpacked
+    ("zeros4")
     """
 
     kind: str

@@ -140,7 +140,7 @@ def _values(role: Role, dtype: ir.DataType, shape: tuple[int, ...], rng: np.rand
         return _shape_operand(role.detail, shape, rng).astype(numpy_dtype)
     if dtype.is_floating_point():
         return _floats(kind, shape, rng).astype(numpy_dtype)
-    return _integers(role, dtype, shape, rng, sample, binding, shapes).astype(numpy_dtype)
+    return np.asarray(_integers(role, dtype, shape, rng, sample, binding, shapes)).astype(numpy_dtype)
 
 
 def _floats(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -167,7 +167,7 @@ def _integers(role: Role, dtype: ir.DataType, shape: tuple[int, ...], rng: np.ra
     if kind is Kind.KEYS and all(r.symbols <= binding.keys() for r in role.rows):
         full = role.rows[0].evaluate(binding) - role.shift
         short = rng.integers(0, 2, shape) if sample % 2 and shape and shape[0] > 1 else 0  # rows of unequal length
-        return np.maximum(np.full(shape, full) - short, 0)
+        return np.asarray(np.maximum(np.full(shape, full) - short, 0))
     if kind in (Kind.LENGTH, Kind.KEYS):
         longest = [s[1] for n, s in shapes.items() if len(s) >= 2 and s[1] > 0]
         return rng.integers(1, max(2, min([*longest, largest], default=2) + 1), shape)

@@ -206,7 +206,9 @@ def test_lengths_of_a_key_cache_are_past_and_new_keys() -> None:
     weights = {"one": np.array(1, np.int32)}
     dims = {"b": 3, "s": 2, "p": 7}
     assert values(CACHED, "last", 0, dims, **weights).tolist() == [8, 8, 8]
-    assert values(CACHED, "total", 0, dims, **weights).tolist() == 9
+    total = values(CACHED, "total", 0, dims, **weights)
+    assert isinstance(total, np.ndarray)  # a numpy scalar is no input
+    assert total.tolist() == 9
     ragged = values(CACHED, "last", 1, dims, **weights)
     assert set(ragged) <= {7, 8}
     assert values(CACHED, "total", 1, dims, **weights).tolist() == 9
