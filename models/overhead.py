@@ -42,7 +42,7 @@ class Overhead:
 
 def overhead_model(constants: int, nodes: int = _NODES, *, regions: bool = True) -> onnx.ModelProto:
     """`nodes` times a pointwise region on [16] floats with `constants` weights (added and multiplied in turn, so that
-    nothing folds), then GatherElements, which stays with ONNX Runtime. Without `regions` the GatherElements alone.
+    nothing folds), then ScatterElements, which stays with ONNX Runtime. Without `regions` the ScatterElements alone.
 
     All regions use the same weights: ONNX Runtime itself spends some 15 ns a run on every initializer of a model, which
     the original pays too and which is not the node's."""
@@ -57,7 +57,7 @@ def overhead_model(constants: int, nodes: int = _NODES, *, regions: bool = True)
             for i, weight in enumerate(weights):
                 x = g.op("Mul" if i % 2 else "Add", x, weight)
             x = g.op("Tanh", x)
-        x = g.op("GatherElements", x, places)
+        x = g.op("ScatterElements", x, places, x)
     g.output(x, "y", [_WIDTH])
     return g.finish()
 
@@ -75,12 +75,12 @@ def measure(constants: int, *, runs: int = 30, out: Path = OUT) -> Overhead:
                                                                           force=True))
     compiled = onnx.load(folder / "model.onnx", load_external_data=False)
     nodes = sum(n.op_type == "EPContext" for n in compiled.graph.node)
-    others = sum(n.op_type == "GatherElements" for n in compiled.graph.node)
+    others = sum(n.op_type == "ScatterElements" for n in compiled.graph.node)
     if (nodes, others) != (_NODES, _NODES):
-        raise TilegraphError(f"overhead with {constants} constants: {nodes} plugin nodes and {others} GatherElements "
+        raise TilegraphError(f"overhead with {constants} constants: {nodes} plugin nodes and {others} ScatterElements "
                              f"where {_NODES} of each are needed, so there is nothing to compare")
     feeds = {"x": np.linspace(-1, 1, _WIDTH, dtype=np.float32)}
-    peers = [peer_for(folder), Peer("GatherElements only", paths[False])]
+    peers = [peer_for(folder), Peer("ScatterElements only", paths[False])]
     with_regions, without = bench(peers, runs=runs, inputs=feeds, create=False).models
     each = [(a - b) / _NODES for a, b in zip(with_regions.samples_s, without.samples_s, strict=True)]
     interval = median_interval(each)

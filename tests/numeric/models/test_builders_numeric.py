@@ -247,4 +247,4 @@ def test_the_overhead_model_alternates_kernels_and_what_stays_with_onnx_runtime(
     from tilegraph.compiler import optimize
 
     compiled = optimize(overhead_model(2, nodes=3), offload="all").model
-    assert [n.op_type for n in compiled.graph] == ["EPContext", "GatherElements"] * 3
+    assert [n.op_type for n in compiled.graph] == ["EPContext", "ScatterElements"] * 3
