@@ -48,8 +48,6 @@ DECLINED = {
     "SpaceToDepth of a symbol": (13, "(float[1,2,N,4] x) => (float[1,8,M,2] y) { y = SpaceToDepth<blocksize=2>(x) }",
                                  "an image of N x 4 in blocks of 2 x 2"),
     "ArgMax of bool": (13, "(bool[3,4] x) => (int64[3,1] y) { y = ArgMax<axis=1>(x) }", "ArgMax of bool"),
-    "RotaryEmbedding by position": (23, "(float[2,4,3,8] x, float[50,4] c, float[50,4] s, int64[2,3] p) => "
-                                    "(float[2,4,3,8] y) { y = RotaryEmbedding(x, c, s, p) }", "out of range"),
     "reduction by values": (18, "(float[2,3] x, int64[1] a) => (float[2,1] y) { y = ReduceSum(x, a) }",
                             "input 1 of ReduceSum is not constant"),
     "mean of integers": (18, f"(int64[2,3] x) => (int64[2,1] y) {{ {k('a', 1)} y = ReduceMean(x, a) }}",
@@ -69,7 +67,6 @@ DECLINED = {
                                     "t = CumSum(x, b) y = Add(s, t) }", "along another loop"),
     "a running sum of parts": (14, f"(float[9,4] x, float[2,4] z) => (float[11,4] y) {{ {k('a', 0)} "
                                "c = Concat<axis=0>(x, z) y = CumSum(c, a) }", "beside a concatenation"),
-    "Resize by cubes": (13, resized("10,14", "cubic", "half_pixel"), "mode cubic"),
     "Resize that smoothes": (18, f"(float[9] x) => (float[4] y) {{ {k('s', 4)} "
                              "y = Resize<antialias=1, mode=\"linear\">(x, , , s) }", "smoothes"),
     "Resize by values": (13, "(float[9] x, float[1] s) => (float[N] y) { y = Resize(x, , s) }", "not constant"),
