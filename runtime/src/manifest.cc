@@ -17,25 +17,34 @@ constexpr size_t kMaxDepth = 64;               // of the JSON document
 constexpr size_t kMaxExpressionDepth = 32;
 constexpr size_t kMaxOperands = 256;           // of one operation
 
-// A field of the document with the path that leads to it, so that every complaint can name it.
+// A field of the document. It knows the fields that lead to it, so that every complaint can name it; the path is written
+// only then: a manifest of symbolic sizes has some 100,000 fields.
 class Field {
  public:
-  Field(const json& value, std::string path) : value_(value), path_(std::move(path)) {}
+  // `origin` stays where it is as long as this and the fields below.
+  Field(const json& value, const std::string& origin) : value_(value), origin_(&origin) {}
+  Field(const json& value, std::string&& origin) = delete;
 
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ORT_INVALID_GRAPH,
-                cat(path_, ": ", what, "; the manifest is damaged or of another version: run tilegraph optimize again"));
+                cat(path(), ": ", what, "; the manifest is damaged or of another version: run tilegraph optimize again"));
   }
-  const std::string& path() const { return path_; }
+  std::string path() const {
+    if (!parent_) return *origin_;
+    return key_ ? cat(parent_->path(), ".", key_) : cat(parent_->path(), "[", index_, "]");
+  }
   const json& value() const { return value_; }
 
-  Field at(const char* key) const {
+  Field at(const char* key) const& {
     if (!value_.is_object()) fail("it must be an object");
     auto found = value_.find(key);
     if (found == value_.end()) fail(cat("it has no field '", key, "'"));
-    return {*found, cat(path_, ".", key)};
+    return {*found, this, key, 0};
   }
-  Field at(size_t index) const { return {value_.at(index), cat(path_, "[", index, "]")}; }
+  Field at(size_t index) const& { return {value_.at(index), this, nullptr, index}; }
+  // The field above must stay.
+  Field at(const char*) const&& = delete;
+  Field at(size_t) const&& = delete;
 
   size_t list(size_t limit) const {
     if (!value_.is_array()) fail("it must be a list");
@@ -62,8 +71,14 @@ class Field {
   }
 
  private:
+  Field(const json& value, const Field* parent, const char* key, size_t index)
+      : value_(value), parent_(parent), key_(key), index_(index) {}
+
   const json& value_;
-  std::string path_;
+  const std::string* origin_ = nullptr;  // of the whole document
+  const Field* parent_ = nullptr;
+  const char* key_ = nullptr;
+  size_t index_ = 0;
 };
 
 json parse_json(std::string_view text, const std::string& origin) {
@@ -227,7 +242,8 @@ ProgramSpec Manifest::program(const std::string& partition) const {
   if (found == partitions_->end())
     throw Error(ORT_INVALID_GRAPH, cat("partition '", partition, "' is not in ", origin_,
                                        "; the model and the manifest are of different runs: run tilegraph optimize again"));
-  Field field(*found, cat(origin_, ": partition '", partition, "'"));
+  const std::string origin = cat(origin_, ": partition '", partition, "'");
+  Field field(*found, origin);
   ProgramSpec program;
   Expressions& expressions = program.expressions;
   program.inputs = read_tensors(field.at("inputs"), expressions);
