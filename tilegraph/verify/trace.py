@@ -144,7 +144,13 @@ def _eps(dtype: np.dtype[Any]) -> float:
 
 def has_quantised_arithmetic(model: ir.Model) -> bool:
     """Whether somewhere in the model a rounding to integers can amplify a last-bit difference to a step."""
-    return any(n.op_type in _QUANTISED_ARITHMETIC for n in model.graph.all_nodes())
+    return any(n.op_type in _QUANTISED_ARITHMETIC or _rounds_rows(n) for n in model.graph.all_nodes())
+
+
+def _rounds_rows(node: ir.Node) -> bool:
+    """MatMulNBits at accuracy level 4 rounds what it multiplies to 8 bits by block."""
+    level = node.attributes.get("accuracy_level")
+    return node.op_type == "MatMulNBits" and level is not None and level.as_int() == 4
 
 
 def random_ops(model: ir.Model) -> list[str]:

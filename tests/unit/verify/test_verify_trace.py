@@ -50,6 +50,10 @@ def test_quantised_arithmetic_and_random_ops() -> None:
     assert not has_quantised_arithmetic(plain)
     assert not random_ops(plain)
     assert has_quantised_arithmetic(parse("g (uint8[n, m] x) => (int32 y) { y = MatMulInteger(x, x) }"))
+    for level, rounds in ((0, False), (1, False), (4, True)):
+        assert has_quantised_arithmetic(parse(
+            "g (float[n, 32] x, uint8[8, 1, 16] w, float[8] s) => (float y) { y = com.microsoft.MatMulNBits"
+            f"<K = 32, N = 8, bits = 4, block_size = 32, accuracy_level = {level}>(x, w, s) }}")) is rounds
     assert random_ops(parse("g (float[n] x) => (float[n] y) { y = RandomNormalLike(x) }")) == ["RandomNormalLike"]
     drops = "g (float[n] x, bool t) => (float[n] y) { r = Constant<value_float = 0.5>()\n y = Dropout(x, r, t) }"
     assert random_ops(parse(drops)) == ["Dropout"]
