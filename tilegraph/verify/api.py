@@ -16,7 +16,7 @@ from tilegraph.errors import InputError, UsageError
 from tilegraph.spec.digest import check_sha256
 from tilegraph.verify import trace
 from tilegraph.verify.arrays import given_arrays
-from tilegraph.verify.inputs import InputMaker, load_for_analysis
+from tilegraph.verify.inputs import InputMaker, load_for_analysis, nudged
 from tilegraph.verify.judge import Judge, Sample
 from tilegraph.verify.ladder import LARGE_BYTES, REFERENCE_LIMIT_S, Ladder, weight_bytes
 from tilegraph.verify.requested import requested
@@ -132,6 +132,10 @@ class _Job:
                 for sample in self.samples:
                     if not sample.failure:
                         sample.again = runner.run(sample.feeds)
+            elif trace.has_quantised_arithmetic(self.model):
+                for sample in self.samples:
+                    if not sample.failure:
+                        sample.nudged = self._answer(runner, nudged(sample.feeds))
         finally:
             runner.close()
         if all(s.failure for s in self.samples):
@@ -147,6 +151,13 @@ class _Job:
                 runner.close()
         except RunFailure as failure:
             result.notes.append(f"ORT's own drift is not known: with optimizations it fails ({failure})")
+
+    @staticmethod
+    def _answer(runner: Runner, feeds: Feeds) -> list[Value] | None:
+        try:
+            return runner.run(feeds)
+        except RunFailure:  # moved inputs need not be valid
+            return None
 
     def _made(self, index: int) -> Iterator[tuple[int, str, Feeds]]:
         assert self.maker is not None

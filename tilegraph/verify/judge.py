@@ -50,6 +50,7 @@ class Sample:
     optimized_by_ort: list[Value] | None = None
     double: tuple[str, list[Value]] | None = None
     requested: list[Value] | None = None  # in the lower precision that was asked for, by ORT
+    nudged: list[Value] | None = None  # quantised models: with the last bit of the inputs moved
 
 
 @dataclass
@@ -174,6 +175,7 @@ class Judge:
         drifted = flatten(name, sample.optimized_by_ort[position]) if sample.optimized_by_ort is not None else {}
         double = flatten(name, sample.double[1][position]) if sample.double is not None else {}
         requested = flatten(name, sample.requested[position]) if sample.requested is not None else {}
+        nudged = flatten(name, sample.nudged[position]) if sample.nudged is not None else {}
         for key, wanted in ort.items():
             found = given[key]
             if wanted is None or found is None:
@@ -190,7 +192,7 @@ class Judge:
                 evidence.add(wanted)
             if is_float(wanted.dtype) or wanted.dtype.kind == "c":
                 measured.append(self._measure(index, name, key, found, wanted, double.get(key), drifted.get(key),
-                                              requested.get(key)))
+                                              requested.get(key), nudged.get(key)))
             else:
                 self._exact(result, index, name, found, wanted)
         return measured
@@ -201,12 +203,15 @@ class Judge:
 
     # -- floats -------------------------------------------------------------------------------------------------
     def _measure(self, index: int, name: str, key: str, given: Array, ort: Array, double: Array | None,
-                 drifted: Array | None, requested: Array | None) -> _Measured:
+                 drifted: Array | None, requested: Array | None, nudged: Array | None) -> _Measured:
         computed = self._computed(name, ort.dtype)
         rung, reference = self._choose(index, key, ort, double, computed)
         ends = np.isfinite(wide(ort)) & np.isfinite(reference)
         own = max_error(wide(ort)[ends], reference[ends]) if rung != ORT_SAME else None
         drift = max_error(wide(drifted), reference) if drifted is not None and drifted.shape == ort.shape else None
+        if self._quantised and own is None and nudged is not None and nudged.shape == ort.shape:
+            # A last bit before a rounding to integers moves a step, and ORT's optimizations move few of them.
+            drift = max(drift or 0.0, max_error(wide(nudged), reference))
         if own == 0.0 and computed == np.float64 and rung == ORT_DOUBLE:
             # The reference is the same computation, so that its errors have to be guessed.
             own = max(SAME_COMPUTATION_EPS * epsilon(ort.dtype) * largest(reference[ends]), drift or 0.0)

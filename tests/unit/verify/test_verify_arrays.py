@@ -100,3 +100,17 @@ def test_a_bare_array_and_pickles_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=np.array([{}], dtype=object))
     with pytest.raises(InputError, match="not a readable"):
         read_npz(tmp_path / "b.npz")
+
+
+def test_nudged_inputs_are_the_neighbours_and_nothing_else() -> None:
+    from tilegraph.verify.inputs import nudged
+
+    x = np.array([1.0, -2.5, 0.0, np.inf, np.nan, 3e-39], np.float32)
+    feeds = {"x": np.tile(x, 50), "ids": np.arange(5)}
+    moved = nudged(feeds)
+    assert moved["ids"] is feeds["ids"]
+    steps = moved["x"].view(np.int32).astype(np.int64) - feeds["x"].view(np.int32)
+    kept = np.tile([False, False, True, True, True, False], 50)
+    assert (steps[kept] == 0).all()
+    assert set(steps[~kept]) == {-1, 1}
+    assert moved["x"].dtype == np.float32

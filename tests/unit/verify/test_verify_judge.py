@@ -40,3 +40,19 @@ def same(error: float, drift: float | None, own: float = 1e-4) -> bool:
 def test_the_bound_is_twice_the_larger_draw_and_the_second_is_limited(drift: float | None, allowed: float) -> None:
     assert same(0.97 * allowed, drift)
     assert not same(1.03 * allowed, drift)
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_where_steps_are_rounded_the_bound_is_twice_what_a_last_bit_of_the_inputs_moves(quantised: bool) -> None:
+    def off(by: float) -> np.ndarray:
+        return (EXACT + np.array([by, 0.0, 0.0])).astype(np.float32)
+
+    def verdict(error: float) -> bool:
+        sample = Sample({}, "x=3", [off(0.0)], optimized_by_ort=[off(0.001)], nudged=[off(0.01)])
+        judge = Judge(MODEL, Path("g.onnx"), [sample], None, None, 1, False, {}, 0.0)
+        judge._quantised = quantised
+        (result,) = judge.compare("optimized", ["y"], [{"y": off(error)}])
+        return result.same
+
+    assert verdict(0.0199) is quantised
+    assert not verdict(0.0206)
