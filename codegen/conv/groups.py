@@ -12,14 +12,12 @@ from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.conv.sliding import Sliding, Taps
-from tilegraph.codegen.conv.tiles import split
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.conv import ConvSpace
 from tilegraph.spec.filters import Filters
 
 _WIDTH = {256: 6, 512: 14}
-_CHAINS = 8  # sums that are built at the same time
 
 
 def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
@@ -36,12 +34,7 @@ class _Groups(Sliding):
         self.depth = space.depth
         self.group = space.filters // space.groups  # filters of one
         self.span = self.lanes * self.depth // self.group
-        self.width = _WIDTH[vector_bits]
-        length = self.line.out.as_int()
-        usual = self.width if length is None else split(length, self.width)[0]
-        if self.long:
-            usual = 1
-        self.vectors = min(max(1, -(-_CHAINS // usual)), _CHAINS // 2, space.blocks)
+        self.at_once(_WIDTH[vector_bits])
         self.taps = math.prod(a.kernel.value for a in space.axes)
 
     def generate(self, name: str) -> Generated:
@@ -51,7 +44,7 @@ class _Groups(Sliding):
 
     # -- tiles ------------------------------------------------------------------------------------------------
     def tile(self, width: int, taps: Taps) -> None:
-        sums = self._start(width)
+        sums = self.begin(width)
 
         def products(bases: list[t.Expr], weights: list[t.Expr]) -> None:
             for k, reads in enumerate(taps):
@@ -65,12 +58,12 @@ class _Groups(Sliding):
         self.epilogue(sums, width)
 
     def edge(self, low: t.Expr, high: t.Expr) -> None:
-        sums = self._start(1)
+        sums = self.begin(1)
 
         def products(bases: list[t.Expr], weights: list[t.Expr]) -> None:
             e = self.e
             # Each line by itself: the rounding error grows with the length of a sum.
-            line = self._start(1)
+            line = self.begin(1)
             with e.loop("k", t.Sub(high, low), low) as k:
                 step = t.Mul(k, e.i64(self.line.dilation * self.element))
                 for j in range(self.now):
@@ -82,13 +75,6 @@ class _Groups(Sliding):
 
         self._rows(products)
         self.epilogue(sums, 1)
-
-    def _start(self, width: int) -> t.Buffer:
-        e = self.e
-        sums = e.local("acc", "float32", width * self.now * self.lanes)
-        for k in range(width * self.now):
-            e.write(sums, k * self.lanes, e.f32(0.0), self.lanes)
-        return sums
 
     def _rows(self, products: Callable[[list[t.Expr], list[t.Expr]], None]) -> None:
         e, space = self.e, self.space

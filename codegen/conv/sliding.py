@@ -21,6 +21,7 @@ from tilegraph.ops.index import Var
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
+CHAINS = 8  # sums that are built at the same time
 PIXELS = 256  # results of a unit, so that its sums and its part of the source stay in the caches
 
 Taps = tuple[tuple[int, ...], ...]
@@ -41,6 +42,21 @@ class Sliding(Results):
         self.line = space.axes[-1]
         taps = self.line.kernel.as_int()
         self.long = taps is None or taps > MAX_TAPS
+
+    def at_once(self, width: int) -> None:
+        """Sums up to `width` results of a line at once, of so many blocks that `CHAINS` sums are built together."""
+        self.width = width
+        length = self.line.out.as_int()
+        usual = 1 if self.long else width if length is None else split(length, width)[0]
+        self.vectors = min(max(1, -(-CHAINS // usual)), CHAINS // 2, self.space.blocks)
+
+    def begin(self, width: int, first: float = 0.0) -> t.Buffer:
+        """Sums of `width` results of the unit's blocks, `first` each."""
+        e = self.e
+        sums = e.local("acc", "float32", width * self.now * self.lanes)
+        for k in range(width * self.now):
+            e.write(sums, k * self.lanes, e.f32(first), self.lanes)
+        return sums
 
     # -- units ------------------------------------------------------------------------------------------------
     def run(self, name: str, filters: tuple[tuple[int, Filters], ...], work: int) -> Generated:

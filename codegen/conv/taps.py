@@ -11,14 +11,12 @@ from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.conv.sliding import Sliding, Taps
-from tilegraph.codegen.conv.tiles import split
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.conv import ConvSpace
 from tilegraph.spec.filters import Filters
 
 _WIDTH = {256: 7, 512: 14}
-_CHAINS = 8  # sums that are built at the same time
 
 Step = Callable[[t.Expr, V], None]
 
@@ -36,12 +34,7 @@ class _Taps(Sliding):
         super().__init__(space, vector_bits)
         self.source = self.e.input(space.source_slot, "float")
         self.weights = None if space.weights_slot is None else self.e.input(space.weights_slot, "float")
-        self.width = _WIDTH[vector_bits]
-        length = self.line.out.as_int()
-        usual = self.width if length is None else split(length, self.width)[0]
-        if self.long:
-            usual = 1
-        self.vectors = min(max(1, -(-_CHAINS // usual)), _CHAINS // 2, space.blocks)
+        self.at_once(_WIDTH[vector_bits])
         self.total = math.prod(a.kernel.as_int() or 64 for a in space.axes)
 
     def generate(self, name: str) -> Generated:
@@ -51,7 +44,7 @@ class _Taps(Sliding):
 
     # -- tiles ------------------------------------------------------------------------------------------------
     def tile(self, width: int, taps: Taps) -> None:
-        sums = self._start(width)
+        sums = self._begin(width)
 
         def products(bases: list[t.Expr], weights: list[t.Expr]) -> None:
             e = self.e
@@ -68,12 +61,12 @@ class _Taps(Sliding):
         self.epilogue(sums, width)
 
     def edge(self, low: t.Expr, high: t.Expr) -> None:
-        sums = self._start(1)
+        sums = self._begin(1)
 
         def products(bases: list[t.Expr], weights: list[t.Expr]) -> None:
             e = self.e
             # Each line by itself: the rounding error grows with the length of a sum.
-            line = self._start(1)
+            line = self._begin(1)
             with e.loop("k", t.Sub(high, low), low) as k:
                 step = t.Mul(k, e.i64(self.line.dilation * self.element))
                 for j in range(self.now):
@@ -89,13 +82,8 @@ class _Taps(Sliding):
         self._divide(sums, [t.Sub(high, low)])
         self.epilogue(sums, 1)
 
-    def _start(self, width: int) -> t.Buffer:
-        e = self.e
-        sums = e.local("acc", "float32", width * self.now * self.lanes)
-        first = e.f32(-math.inf if self.space.kind == "max" else 0.0)
-        for k in range(width * self.now):
-            e.write(sums, k * self.lanes, first, self.lanes)
-        return sums
+    def _begin(self, width: int) -> t.Buffer:
+        return self.begin(width, -math.inf if self.space.kind == "max" else 0.0)
 
     def _rows(self, products: Callable[[list[t.Expr], list[t.Expr]], None]) -> None:
         e, space = self.e, self.space

@@ -8,7 +8,7 @@ bfloat16 to intrinsics, so small functions in LLVM IR do, which are inlined.
 from __future__ import annotations
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.gemm.kernel import ProductKernel
+from tilegraph.codegen.gemm.converted import ConvertedRows
 from tilegraph.codegen.generated import Generated, Packed
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.gemm import GemmSpace
@@ -42,46 +42,24 @@ def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
     return _Pairs(space, vector_bits).run(name)
 
 
-class _Pairs(ProductKernel):
-    """A task converts the rows of a block when it comes to the block: a few percent of a panel's multiplications."""
+class _Pairs(ConvertedRows):
+    """A converted row: pairs of elements, filled up to whole vectors."""
 
     def __init__(self, space: GemmSpace, vector_bits: int) -> None:
-        super().__init__(space, vector_bits)
+        super().__init__(space, vector_bits, -(-space.depth // 2))
         self.depth = -(-space.depth // 2)
-        self.dtype = "int32"
         self.e.imports = FUNCTIONS
-        # From a row to the next: whole vectors, and no multiple of 4 KB, whose lines share a set of the cache.
-        self.pitch = -(-self.depth // LANES) * LANES
-        self.pitch += LANES if self.pitch % 1024 == 0 else 0
-        self.first: t.Expr = None
-
-    def open(self) -> None:
-        super().open()
-        self.source, self.left = self.left, self.e.flat("pairs", "int32")
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
         space = self.space
-        scratch = scratch + Dim.min(space.m, self.block) * (self.pitch * 4)
         packed = (Packed(space.right_slot, self.tile.panel, space.transposed, space.precision),)
-        return self.e.finish(name, [*memory, self.left], extent=extent, align=1, scratch=scratch, grain=grain,
+        return self.e.finish(name, [*memory, self.left], extent=extent, align=1, scratch=self.scratch, grain=grain,
                              packed=packed, features=(FEATURE,))
-
-    def start(self, unit: t.Expr, panel: t.Expr, first: t.Expr, rows: t.Expr) -> None:
-        e = self.e
-        self.first = first
-        with e.when(t.Or(t.EQ(unit, e.begin), t.EQ(panel, e.i64(0)))), e.loop("r", rows) as r:
-            (start,) = super().left_rows(e.share(t.Add(first, r)), 1)
-            self._convert(start, e.share(t.Mul(r, e.i64(self.pitch))))
-
-    def left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
-        e = self.e
-        start = e.share(t.Mul(t.Sub(row, self.first), e.i64(self.pitch)))
-        return [t.Add(start, e.i64(r * self.pitch)) if r else start for r in range(rows)]
 
     def multiply(self, left: t.Expr, right: t.Expr, sums: t.Expr) -> t.Expr:
         return t.external(typed("float32", LANES), "tg_add_pairs", sums, left, right)
 
-    def _convert(self, start: t.Expr, place: t.Expr) -> None:
+    def convert(self, start: t.Expr, place: t.Expr) -> None:
         """The row of floats at `start` as pairs from `place`, rounded half to even.
 
         Whole vectors are written: what is past the end of the row is zero.
