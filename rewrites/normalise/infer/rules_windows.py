@@ -46,6 +46,22 @@ def _windowed(c: Context, source: Shape, kernel: Sequence[MaybeDim]) -> list[May
     return found
 
 
+def _rounded_up(c: Context, source: Shape, kernel: Sequence[int]) -> list[MaybeDim]:
+    """The same rounding up. ONNX Runtime leaves out a last window that starts in the padding behind the end, onnx's
+    inference before opset 22 counts it: where they differ the extent is unknown, so that no other number is stated."""
+    strides, dilations, pads = _lists(c, len(kernel))
+    found: list[MaybeDim] = []
+    for i, (dim, size) in enumerate(zip(source[2:], kernel, strict=True)):
+        known = None if dim is None else dim.as_int()
+        if known is None:
+            found.append(None)
+            continue
+        room = known + pads[i] + pads[i + len(kernel)] - ((size - 1) * dilations[i] + 1)
+        counted, inside = -(-room // strides[i]) + 1, -(-(known + pads[i]) // strides[i])
+        found.append(Dim.of(min(counted, inside)) if room >= 0 and (c.opset >= 22 or counted <= inside) else None)
+    return found
+
+
 def conv(c: Context) -> Sequence[Info]:
     data, weight = c.input(0), c.input(1)
     if data.shape is None or len(data.shape) < 3:
@@ -83,16 +99,15 @@ def conv_transpose(c: Context) -> Sequence[Info]:
 
 
 def pool(c: Context) -> Sequence[Info] | None:
-    """Symbolic extents only: integers, and rounding up with its rule about windows in the padding, are onnx's."""
+    """Integers are onnx's inference's unless it rounds up; then symbolic extents are unknown."""
     data = c.input(0)
     kernel = c.attr("kernel_shape")
     if data.shape is None or kernel is None or len(data.shape) != len(kernel) + 2:
         return None
-    if all(d is not None and d.is_static for d in data.shape[2:]):
+    ceil = bool(c.attr("ceil_mode", 0)) and c.attr("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    if not ceil and all(d is not None and d.is_static for d in data.shape[2:]):
         return None
-    dims = _windowed(c, data.shape, [Dim.of(int(k)) for k in kernel])
-    if c.attr("ceil_mode", 0):
-        dims = [None] * len(dims)
+    dims = _rounded_up(c, data.shape, kernel) if ceil else _windowed(c, data.shape, [Dim.of(int(k)) for k in kernel])
     shape = (data.shape[0], data.shape[1], *dims)
     return [Info(data.dtype, shape), *(Info(ir.DataType.INT64, shape) for _ in c.node.outputs[1:])]
 

@@ -160,6 +160,17 @@ def test_images(body: str, expected: str) -> None:
     assert parts == [Dim.of(p) for p in expected.strip("[]").split(",")]
 
 
+@pytest.mark.parametrize(("attributes", "expected"), [
+    ("kernel_shape = [1, 2], strides = [3, 3]", "[1,3,None,None]"),  # onnx counts a window behind the end
+    ("kernel_shape = [2, 2], strides = [2, 3], pads = [0, 0, 0, 1]", "[1,3,1,None]"),
+    ("kernel_shape = [2, 2], strides = [2, 1]", "[1,3,1,2]"),
+    ("kernel_shape = [1, 3], strides = [1, 2], auto_pad = \"VALID\"", "[1,3,2,1]"),
+])
+def test_pools_that_round_up(attributes: str, expected: str) -> None:
+    body = f"y = MaxPool <ceil_mode = 1, {attributes}> (x)"
+    assert shape(body, "float[1, 3, 2, 3] x") == expected
+
+
 def test_frozen_extents_are_integers_everywhere() -> None:
     model = loaded("""g (float[batch, seq, 64] x) => (float[batch, q] y) {
         n = Constant <value_ints = [0, -1]> ()  y = Reshape(x, n) }""")
