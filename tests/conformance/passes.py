@@ -83,7 +83,7 @@ def difference(wanted: list[Any], found: list[Any] | None) -> str:
 
 
 def pipeline(offload: str = "all") -> list[Pass]:
-    return list(targets.get("cpu").passes(offload))
+    return list(targets.get("cpu").passes(targets.CompilerOptions(offload)))
 
 
 def in_place(case: Case, path: Path) -> Iterator[Problem]:

@@ -44,7 +44,7 @@ TUNE_BUDGET_S = 60.0
 
 def list_passes(target: str = "cpu") -> list[str]:
     """The names that `disable` accepts, in order."""
-    return [p.name for p in targets.get(target).passes("auto")]
+    return [p.name for p in targets.get(target).passes(targets.CompilerOptions())]
 
 
 def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
@@ -78,7 +78,7 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
         "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision,
         "weights": weights, "fast_winograd": fast_winograd, "tune": measure is not None})
     context = PassContext(run.diagnostics)
-    passes = chosen.passes(offload, isa, precision, weights, fast_winograd)
+    passes = chosen.passes(targets.CompilerOptions(offload, isa, precision, weights, fast_winograd))
     pipeline = Pipeline(passes, disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):
         pipeline.run(graph, context)

@@ -15,19 +15,19 @@ from tilegraph.rewrites.fusion import AbsorbLeftovers, QuantizeBarrier, RegionFu
 from tilegraph.rewrites.gemm import PRECISIONS, WEIGHTS, GemmFusion, QuantizeWeights
 from tilegraph.rewrites.layout import layout_passes
 from tilegraph.rewrites.normalise import NORMALISE
-from tilegraph.targets.base import FLOAT32, Target
+from tilegraph.targets.base import FLOAT32, CompilerOptions, Target
 
 _BFLOAT16 = "avx512bf16"
 _FEATURES = (_BFLOAT16, "avx512vnni", "avxvnni")
 
 
-def _passes(offload: str, isa: Isa | None = None, precision: str = FLOAT32,
-            weights: str = FLOAT32, fast_winograd: bool = False) -> Sequence[Pass]:
-    isa = isa or _isa(None)
-    _check(precision, isa)
-    return (*_rounded(weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
-            AttentionFusion(offload), GemmFusion(offload, precision, isa.vector_bits),
-            *_layout(offload, isa, fast_winograd), RegionFusion(offload), AbsorbLeftovers(offload), QuantizeBarrier())
+def _passes(options: CompilerOptions) -> Sequence[Pass]:
+    offload, isa = options.offload, options.isa or _isa(None)
+    _check(options.precision, isa)
+    return (*_rounded(options.weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
+            AttentionFusion(offload), GemmFusion(offload, options.precision, isa.vector_bits),
+            *_layout(offload, isa, options.fast_winograd), RegionFusion(offload), AbsorbLeftovers(offload),
+            QuantizeBarrier())
 
 
 def _rounded(weights: str) -> Sequence[Pass]:

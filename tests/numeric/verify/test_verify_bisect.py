@@ -20,6 +20,7 @@ from tilegraph.compiler import optimize
 from tilegraph.errors import UsageError
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.targets import CompilerOptions
 from tilegraph.targets.cpu import CPU
 from tilegraph.targets.table import TARGETS
 from tilegraph.verify import verify
@@ -63,8 +64,8 @@ class Planted(Pass):
 
 @pytest.fixture
 def wrong_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    def passes(*chosen: Any) -> Any:
-        right = CPU.passes(*chosen)
+    def passes(options: CompilerOptions) -> Any:
+        right = CPU.passes(options)
         return (*right[:8], Planted(), *right[8:])
 
     monkeypatch.setitem(TARGETS, "cpu", replace(CPU, passes=passes))

@@ -11,7 +11,7 @@ from tilegraph.passes import PassContext, Pipeline
 from tilegraph.passes.instruments import CheckInstrument
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.normalise import NORMALISE
-from tilegraph.targets import get
+from tilegraph.targets import CompilerOptions, get
 
 NET = """g (float[2, 3, 8, 8] x) => (float[2, 4, 1, 1] y, float[2, 4, 6, 6] z) {
     a = Conv <pads = [1, 1, 1, 1]> (x, w)
@@ -37,7 +37,7 @@ def test_names() -> None:
 
 
 def test_the_cpu_target_runs_them_between_normalisation_and_fusion() -> None:
-    names = [p.name for p in get("cpu").passes("auto")]
+    names = [p.name for p in get("cpu").passes(CompilerOptions())]
     start = names.index(ALGEBRA[0].name)
     assert names[:start] == ["flex-attention", *(p.name for p in NORMALISE), "version-branches", "equal-extents"]
     assert names[start:start + len(ALGEBRA)] == [p.name for p in ALGEBRA]

@@ -9,13 +9,14 @@ from tilegraph.codegen.isa import BASES
 from tilegraph.errors import UsageError
 from tilegraph.passes import Pipeline
 from tilegraph.rewrites.fusion import QuantizeBarrier, RegionFusion
+from tilegraph.targets import CompilerOptions
 
 
 def test_every_target_is_described_and_has_a_pipeline() -> None:
     assert "cpu" in targets.names()
     for name in targets.names():
         assert targets.describe(name)
-        passes = list(targets.get(name).passes("auto"))
+        passes = list(targets.get(name).passes(CompilerOptions()))
         Pipeline(passes)
         names = [p.name for p in passes]
         assert len(set(names)) == len(names)
@@ -23,7 +24,7 @@ def test_every_target_is_described_and_has_a_pipeline() -> None:
 
 def test_regions_come_last_and_know_what_to_offload() -> None:
     for offload in ("all", "auto", "none"):
-        *_, last, barrier = targets.get("cpu").passes(offload)
+        *_, last, barrier = targets.get("cpu").passes(CompilerOptions(offload))
         assert isinstance(last, RegionFusion)
         assert last.offload == offload
         assert isinstance(barrier, QuantizeBarrier)  # looks at all that became kernels
@@ -45,8 +46,8 @@ def test_kernels_are_compiled_for_a_level_and_not_for_one_cpu() -> None:
 
 def test_a_precision_needs_its_instructions() -> None:
     cpu = targets.get("cpu")
-    assert list(cpu.passes("auto", cpu.isa("znver4"), "bf16"))
+    assert list(cpu.passes(CompilerOptions("auto", cpu.isa("znver4"), "bf16")))
     with pytest.raises(UsageError, match=r"--precision bf16: x86-64-v3 has no products of bfloat16.*znver4"):
-        cpu.passes("auto", cpu.isa("haswell"), "bf16")
+        cpu.passes(CompilerOptions("auto", cpu.isa("haswell"), "bf16"))
     with pytest.raises(UsageError, match="--precision fp8: choose one of float32, bf16"):
-        cpu.passes("auto", cpu.isa("znver4"), "fp8")
+        cpu.passes(CompilerOptions("auto", cpu.isa("znver4"), "fp8"))

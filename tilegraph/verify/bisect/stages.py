@@ -36,8 +36,8 @@ def stages(original: Path, options: Options) -> list[Stage]:
     seen = _Snapshots()
     seen.stages.append(Stage("", model.clone()))
     target = targets.get(options.target)
-    passes = target.passes(options.offload, target.isa(options.mcpu), options.precision,
-                           options.weights, options.fast_winograd)
+    passes = target.passes(targets.CompilerOptions(options.offload, target.isa(options.mcpu), options.precision,
+                                                   options.weights, options.fast_winograd))
     Pipeline(passes, disabled=options.disable, instruments=[seen]).run(model, PassContext())
     return seen.stages
 
