@@ -29,21 +29,33 @@ class Explanation:
 
 def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
             disable: Collection[str] = (), mcpu: str | None = None, precision: str = "float32",
-            weights: str = "float32", fast_winograd: bool = False, progress: Any = None) -> Explanation:
+            weights: str = "float32", fast_winograd: bool = False, inputs: str | Path | Mapping[str, Any] | None = None,
+            progress: Any = None) -> Explanation:
     """What tilegraph does, or did, with `model`: an .onnx file (optimized without writing anything) or a .tilegraph
-    folder (its report.json; the other arguments do not apply).
+    folder (its report.json; the other arguments do not apply). inputs: an .npz file or arrays by input name, on which
+    the density of masks is measured as well.
 
-    Raises InputError for what is neither.
+    Raises InputError for what is neither, for inputs that do not fit the model, and for inputs given with a folder.
     """
     path = Path(model)
     if path.is_dir():
+        if inputs is not None:
+            raise InputError(f"{path}: masks are not measured in a folder: give the .onnx file that it was made from")
         return Explanation(_from_folder(path))
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     from tilegraph.compiler import optimize
 
+    sample = None
+    if inputs is not None:
+        from tilegraph.verify.arrays import given_arrays
+        from tilegraph.verify.source import read_model
+
+        graph = read_model(path).graph
+        free = [v for v in graph.inputs if not v.is_initializer()]
+        sample = given_arrays(inputs, free, [v.name or "" for v in graph.outputs])[0]
     result = optimize(path, target, dims=dims, offload=offload, disable=disable, mcpu=mcpu, precision=precision,
-                      weights=weights, fast_winograd=fast_winograd, dry_run=True, progress=progress)
+                      weights=weights, fast_winograd=fast_winograd, dry_run=True, progress=progress, sample=sample)
     return Explanation(report_of(result))
 
 

@@ -1,7 +1,8 @@
 """Which share of the score matrix a mask leaves, as far as the compiler can see it.
 
-The modifier is evaluated with all scores 0, on positions and on constants; symbolic extents count `ASSUMED`. What only
-a run knows is taken to hide nothing: floats are 0, and integers and bools all 1 or all 0, whichever shows more.
+The modifier is evaluated with all scores 0, on positions and on constants; symbolic extents count `ASSUMED`. What is
+made of a run's inputs is computed on inputs that hide nothing: floats are 0, and integers and bools all 1, all 0 or all
+as many as there are positions, whichever shows most (`upstream`). With an example's inputs it is what these leave.
 """
 
 from __future__ import annotations
@@ -9,25 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from tilegraph.ops.attention import AttentionSpace, Score
 from tilegraph.ops.index import Ix, Quotient, Remainder, Var
-from tilegraph.ops.lower.base import constant_of
-from tilegraph.ops.prims import Lowered
+from tilegraph.ops.prims import Lowered, Point
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, insts
+from tilegraph.rewrites.attention.upstream import Array, Runs, Unknown, Upstream, deciding
 from tilegraph.spec.dims import Dim
 
-ASSUMED = 512
 BLOCK = 64  # as the kernel's
 _HIDDEN = -1000.0
 _MOST = 1 << 24  # elements: larger masks are not looked at
 _BATCHES = 16
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,10 @@ class Density:
     blocks: float
 
 
-class _Unknown(Exception):
-    """An operation that is not evaluated here."""
+def _divided(a: Array, b: Array) -> Array:
+    if np.asarray(a).dtype.kind == "f":
+        return np.asarray(a / b)
+    return np.asarray(a - np.fmod(a, b)) // b  # towards zero
 
 
 _OPERATIONS: Mapping[str, Callable[..., Array]] = {
@@ -47,36 +46,75 @@ _OPERATIONS: Mapping[str, Callable[..., Array]] = {
     "Or": np.logical_or, "Not": np.logical_not, "Xor": np.logical_xor, "Where": np.where, "Less": np.less,
     "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Equal": np.equal,
     "Tanh": np.tanh, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt, "Min": np.minimum, "Max": np.maximum,
-    "IsInf": np.isinf, "IsNaN": np.isnan,
+    "IsInf": np.isinf, "IsNaN": np.isnan, "Div": _divided, "Floor": np.floor, "Ceil": np.ceil, "Sign": np.sign,
+    "Round": np.rint,
 }
 
 
-def density(lowered: Lowered, space: AttentionSpace) -> Density | None:
+def _special(point: Point, operands: list[Array]) -> Array:
+    """Operators whose attributes or absent operands matter; both are in the key."""
+    name, _, rest = point.key.partition("<")
+    if name == "Mod":
+        a, b = operands
+        return np.asarray(np.fmod(a, b) if "fmod=1" in rest or np.asarray(a).dtype.kind == "f" else np.mod(a, b))
+    if name == "Clip" and "min=" not in rest and "max=" not in rest:
+        x, low_is_absent = operands[0], rest.endswith("[0, 2]")
+        limits = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+        low = limits.min if low_is_absent or len(operands) < 2 else operands[1]
+        high = operands[-1] if low_is_absent or len(operands) > 2 else limits.max
+        return np.asarray(np.minimum(np.maximum(x, low), high))
+    raise Unknown(f"{name} is not computed here")
+
+
+def density(lowered: Lowered, space: AttentionSpace, runs: Runs) -> Density | None:
     """The share that is visible, or None where nothing hides keys or nothing is known of what does."""
-    rows, columns = _size(space.i.extent), _size(space.j.extent)
-    if rows * columns > _MOST or not rows or not columns:
-        return None
-    used = set().union(*(_vars(inst) for inst in insts(space.x)))
-    batch = [v for v in space.batch if v in used]
-    found = []
-    for flag in (1, 0):
-        reader = _Reader(lowered, flag)
-        shares: list[tuple[float, float]] = []
-        try:
-            for values in islice(product(*(range(_size(v.extent)) for v in batch)), _BATCHES):
-                place: dict[Var, Array] = dict.fromkeys(space.batch, np.asarray(0))
-                place |= {v: np.asarray(k) for v, k in zip(batch, values, strict=True)}
-                place[space.i] = np.arange(rows)[:, None]
-                place[space.j] = np.arange(columns)[None]
-                with np.errstate(all="ignore"):
-                    visible = ~(reader.value(space.x, place, {}) < _HIDDEN)
-                shares.append(_shares(np.broadcast_to(visible, (rows, columns))))
-        except _Unknown:
+    kept = {*space.i.extent.symbols, *space.j.extent.symbols}
+    single = frozenset(s for v in space.batch for s in v.extent.symbols if s not in kept)
+    inputs, found = decided_by(lowered, space), []
+    for flag in Runs.FLAGS:
+        one = _share(space, _Reader(lowered, runs.assumed(flag, single)))
+        if one is None:
             return None
-        found.append(Density(*(float(np.mean([s[k] for s in shares])) for k in (0, 1))))
-        if not reader.assumed:
+        found.append(one)
+        if not inputs:
             break
     return max(found, key=lambda d: d.elements)
+
+
+def measured(lowered: Lowered, space: AttentionSpace, runs: Runs) -> Density | None:
+    """The share that the example's inputs leave; None without any, or where it cannot be known."""
+    upstream = runs.example()
+    return None if upstream is None else _share(space, _Reader(lowered, upstream))
+
+
+def decided_by(lowered: Lowered, space: AttentionSpace) -> tuple[str, ...]:
+    """The graph's inputs whose values reach a mask: they may hide more in a run than `density` says."""
+    values = dict(lowered.inputs)
+    return deciding(values[one.slot] for one in insts(space.x) if isinstance(one, Load) and one.slot in values)
+
+
+def _share(space: AttentionSpace, reader: _Reader) -> Density | None:
+    """What `reader` finds, over the batch loops that the mask changes with (the first few of many)."""
+    try:
+        rows, columns = reader.size(space.i.extent), reader.size(space.j.extent)
+        if rows * columns > _MOST or not rows or not columns:
+            return None
+        used = set().union(*(_vars(inst) for inst in insts(space.x)))
+        batch = [v for v in space.batch if v in used]
+        shares: list[tuple[float, float]] = []
+        for values in islice(product(*(range(reader.size(v.extent)) for v in batch)), _BATCHES):
+            place: dict[Var, Array] = dict.fromkeys(space.batch, np.asarray(0))
+            place |= {v: np.asarray(k) for v, k in zip(batch, values, strict=True)}
+            place[space.i] = np.arange(rows)[:, None]
+            place[space.j] = np.arange(columns)[None]
+            with np.errstate(all="ignore"):
+                x = np.broadcast_to(reader.value(space.x, place, {}), (rows, columns))
+                # Where a number that hides keys hides all of a row, none of them has less weight than the others.
+                hidden = (x == -np.inf) | (x - x.max(axis=1, keepdims=True) < _HIDDEN)
+            shares.append(_shares(~hidden))
+    except (Unknown, KeyError, IndexError):  # an extent that has no name among the inputs; a mask shorter than scores
+        return None
+    return Density(*(float(np.mean([s[k] for s in shares])) for k in (0, 1))) if shares else None
 
 
 def _shares(visible: Array) -> tuple[float, float]:
@@ -87,12 +125,14 @@ def _shares(visible: Array) -> tuple[float, float]:
 
 
 class _Reader:
-    """Evaluates modifier values. `flag`: what integers and bools are that only a run knows."""
+    """Evaluates modifier values; what lies in memory is asked of `upstream`."""
 
-    def __init__(self, lowered: Lowered, flag: int) -> None:
+    def __init__(self, lowered: Lowered, upstream: Upstream) -> None:
         self.values: dict[int, ir.Value] = dict(lowered.inputs)
-        self.flag = flag
-        self.assumed = False
+        self.upstream = upstream
+
+    def size(self, dim: Dim) -> int:
+        return dim.evaluate(self.upstream.sizes)
 
     def value(self, inst: Inst, place: Mapping[Var, Array], memo: dict[int, Array]) -> Array:
         if id(inst) not in memo:
@@ -106,13 +146,12 @@ class _Reader:
             case Literal():
                 return np.asarray(inst.value, inst.dtype)
             case Place():
-                return _index(inst.index, place).astype(inst.dtype)
+                return self._index(inst.index, place).astype(inst.dtype)
             case Load():
-                array = constant_of(self.values[inst.slot])
-                if array is None:
-                    self.assumed = True
-                    return np.asarray(0 if inst.dtype.startswith("float") else self.flag, inst.dtype)
-                return np.asarray(array.reshape(-1)[_index(inst.address, place)]).astype(inst.dtype)
+                array = self.upstream.array_or_stand_in(self.values[inst.slot])
+                if not array.ndim:
+                    return array.astype(inst.dtype)
+                return np.asarray(array.reshape(-1)[self._index(inst.address, place)]).astype(inst.dtype)
             case Apply():
                 name = inst.point.key.partition("<")[0]
                 operands = [self.value(a, place, memo) for a in inst.operands]
@@ -120,25 +159,21 @@ class _Reader:
                     return operands[0].astype(inst.dtype)
                 if name in _OPERATIONS:
                     return np.asarray(_OPERATIONS[name](*operands))
-        raise _Unknown
+                return _special(inst.point, operands)
+        raise Unknown("a value of another kind")
 
-
-def _index(ix: Ix, place: Mapping[Var, Array]) -> Array:
-    total: Array = np.asarray(_size(ix.const), np.int64)
-    for atom, coef in ix.terms:
-        if isinstance(atom, Var):
-            value = place[atom]
-        elif not isinstance(atom, (Quotient, Remainder)):  # an index that a run computes
-            raise _Unknown
-        else:
-            inner, by = _index(atom.of, place), _size(atom.by)
-            value = inner // by if isinstance(atom, Quotient) else inner % by
-        total = total + value * _size(coef)
-    return total
-
-
-def _size(dim: Dim) -> int:
-    return dim.evaluate(dict.fromkeys(dim.symbols, ASSUMED))
+    def _index(self, ix: Ix, place: Mapping[Var, Array]) -> Array:
+        total: Array = np.asarray(self.size(ix.const), np.int64)
+        for atom, coef in ix.terms:
+            if isinstance(atom, Var):
+                value = place[atom]
+            elif not isinstance(atom, (Quotient, Remainder)):  # an index that a run computes
+                raise Unknown("an index is computed")
+            else:
+                inner, by = self._index(atom.of, place), self.size(atom.by)
+                value = inner // by if isinstance(atom, Quotient) else inner % by
+            total = total + value * self.size(coef)
+        return total
 
 
 def _vars(inst: Inst) -> set[Var]:

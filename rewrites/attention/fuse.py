@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import onnx_ir as ir
 
@@ -22,7 +23,7 @@ from tilegraph.ops.attention import lower_attention, plan_attention
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.attention.candidate import Candidate
-from tilegraph.rewrites.attention.density import density
+from tilegraph.rewrites.attention.density import decided_by, density, measured
 from tilegraph.rewrites.attention.extend import Extender
 from tilegraph.rewrites.attention.extents import expand, read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
@@ -31,12 +32,14 @@ from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, introduce_switches, put_back
 from tilegraph.rewrites.attention.price import kind_of_mask, price
 from tilegraph.rewrites.attention.respell import respell_winners
+from tilegraph.rewrites.attention.upstream import Runs
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import make_composite
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.normalise.edit import Names
 
 STAGE = "attention"
+_Found = tuple[Candidate, dict[str, Any]]  # and what its mask leaves, for the report
 
 
 class AttentionFusion(CompositePass):
@@ -65,7 +68,7 @@ class AttentionFusion(CompositePass):
             for candidate, share in found:
                 call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones, "Attention")
                 context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
-                                         op=call.op_type, kind=kind_of_mask(candidate.space), density=share,
+                                         op=call.op_type, kind=kind_of_mask(candidate.space), **share,
                                          nodes=[n.name for n in candidate.nodes],
                                          **_operator(candidate.owner))
                 modified = True
@@ -76,19 +79,20 @@ class AttentionFusion(CompositePass):
                 graph.sort()
         return modified
 
-    def _attentions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[tuple[Candidate, float]]:
+    def _attentions(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[_Found]:
         view = GraphView(graph)
         reach = Reach(view.nodes, ((a, b) for a, b in view.graph.edges()))
         verdicts = Verdicts(opsets_of(model), plan_attention, lower_attention)
         taken: set[ir.Node] = set()
         pinned: set[ir.Value] = set()
-        found: list[tuple[Candidate, float]] = []
+        found: list[_Found] = []
+        runs = Runs(graph, opsets_of(model).get("", 1), context.sample)
         tried = list(cores(view, lambda n: True))
         for core in tried:
             try:
                 candidate = self._candidate(core, taken, partial(Extender, view=view, verdicts=verdicts, pinned=pinned,
                                                                  convex=reach.is_convex))
-                share = density(candidate.lowered, candidate.space)
+                share = density(candidate.lowered, candidate.space, runs)
                 cost = price(candidate, share, self.cost_model)
                 if self.offload == "auto" and not cost.wins:
                     raise Decline(f"ONNX Runtime keeps it: {cost}")
@@ -99,7 +103,11 @@ class AttentionFusion(CompositePass):
             taken.update(own)
             reach.contract(own)
             pinned.update(v for node in candidate.clones for v in node.inputs if v is not None)
-            found.append((candidate, 1.0 if share is None else round(share.elements, 4)))
+            given = measured(candidate.lowered, candidate.space, runs)
+            found.append((candidate, {
+                "density": 1.0 if share is None else round(share.elements, 4),
+                "inputs": list(decided_by(candidate.lowered, candidate.space)),
+                "measured": None if given is None else round(given.elements, 4)}))
         self._list_missed(view, tried, context)
         return found
 

@@ -168,6 +168,8 @@ def explain(
     precision: PrecisionOption = Precision.float32,
     weights: WeightsOption = Weights.float32,
     fast_winograd: FastWinograd = False,
+    inputs: Annotated[Path | None, typer.Option("--inputs", metavar="NPZ", help="Arrays by input name: how dense masks "
+                                                "are on them is shown as well.")] = None,
     json: Json = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as a web page.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown.")] = None,
@@ -178,7 +180,7 @@ def explain(
     from tilegraph.cli import commands
 
     commands.explain(model, target, dim, offload.value, disable, mcpu, precision.value, weights.value, fast_winograd,
-                     json, html, markdown, quiet, verbose)
+                     inputs, json, html, markdown, quiet, verbose)
 
 
 @app.command()

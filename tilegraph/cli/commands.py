@@ -112,8 +112,8 @@ def bench(models: list[Path], threads: int, runs: int, inputs: Path | None, dim:
 
 
 def explain(model: Path, target: str, dim: list[str], offload: str, disable: list[str], mcpu: str | None,
-            precision: str, weights: str, fast_winograd: bool, json: str | None, html: Path | None,
-            markdown: Path | None, quiet: bool, verbose: bool) -> None:
+            precision: str, weights: str, fast_winograd: bool, inputs: Path | None, json: str | None,
+            html: Path | None, markdown: Path | None, quiet: bool, verbose: bool) -> None:
     dims = dims_of(dim)
     from tilegraph.cli.tables import show_decisions, show_summary
     from tilegraph.explain import explain as run_explain
@@ -121,7 +121,7 @@ def explain(model: Path, target: str, dim: list[str], offload: str, disable: lis
     with progress(quiet=quiet) as step:
         found = run_explain(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
                             precision=precision, weights=weights, fast_winograd=fast_winograd,
-                            progress=step)
+                            inputs=inputs, progress=step)
     write_json(json, found.to_json())
     if html is not None or markdown is not None:
         from tilegraph.report import render

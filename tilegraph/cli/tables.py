@@ -58,9 +58,10 @@ def show_decisions(out: Console, report: dict[str, Any]) -> None:
         out.print(_table("\nDone", ("stage", "what", "op", "reason"),
                          ((d["stage"], d["subject"], d["op"], d["reason"]) for d in taken)))
     if report.get("attentions"):
-        out.print(_table("\nAttention", ("name", "taken", "kind", ">density", "reason"),
-                         ((a["name"], "yes" if a["taken"] else "no", a["kind"], a["density"], a["reason"])
-                          for a in report["attentions"])))
+        out.print(_table("\nAttention", ("name", "taken", "kind", ">density", ">measured", "less by", "reason"),
+                         ((a["name"], "yes" if a["taken"] else "no", a["kind"], a["density"],
+                           "" if a.get("measured") is None else a["measured"], ", ".join(a.get("inputs", [])),
+                           a["reason"]) for a in report["attentions"])))
     if report.get("layout_conversions"):
         out.print(_table("\nLayout conversions", ("value", ">bytes", "reason"),
                          ((c["value"], c["bytes"], c["reason"]) for c in report["layout_conversions"])))

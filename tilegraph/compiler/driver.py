@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -52,7 +53,7 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
              weights: str = FLOAT32, fast_winograd: bool = False, dump: Path | None = None,
              cache_dir: Path | None = None,
              progress: Callable[[str], None] | None = None, dry_run: bool = False, measure: Measure | None = None,
-             budget: float = TUNE_BUDGET_S) -> OptimizedModel:
+             budget: float = TUNE_BUDGET_S, sample: Mapping[str, Any] | None = None) -> OptimizedModel:
     """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
 
     dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
@@ -61,7 +62,8 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     matrices to integers in blocks. fast_winograd: 3x3 convolutions by F(4x4, 3x3), about five times the rounding error.
     dump: folder for the model after each pass and the kernels' text. dry_run: decide,
     compile nothing. progress: told each stage's name. measure: times composites, for about `budget` seconds; those that
-    ONNX Runtime runs faster stay with it.
+    ONNX Runtime runs faster stay with it. sample: arrays by input name, for which the report says how dense masks are;
+    they decide nothing.
 
     Raises `InputError` (and its kinds) for what the user can mend.
     """
@@ -77,7 +79,7 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     summary = Summary(_name(model), target, _count(graph), options={
         "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision,
         "weights": weights, "fast_winograd": fast_winograd, "tune": measure is not None})
-    context = PassContext(run.diagnostics)
+    context = PassContext(run.diagnostics, sample=sample)
     passes = chosen.passes(targets.CompilerOptions(offload, isa, precision, weights, fast_winograd))
     pipeline = Pipeline(passes, disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):
@@ -85,7 +87,8 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     summary.regions = len(run.diagnostics.of("fusion", taken=True))
     summary.attentions = [
         {"name": d.subject, "taken": d.taken, "kind": d.data.get("kind", ""), "density": d.data.get("density"),
-         "reason": d.reason} for d in run.diagnostics.of("attention")]
+         "inputs": d.data.get("inputs", []), "measured": d.data.get("measured"), "reason": d.reason}
+        for d in run.diagnostics.of("attention")]
     summary.layout_conversions = [
         {"value": d.subject, "bytes": d.data["bytes"], "reason": d.reason}
         for d in run.diagnostics.of("layout", taken=True) if d.op == "conversion"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -23,6 +25,7 @@ class PassContext:
 
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     fold_limit_bytes: int = 1 << 20  # how much constant folding may add to the model
+    sample: Mapping[str, Any] | None = None  # an example's inputs by name, for what is reported; it decides nothing
 
 
 class Pass(ABC):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.unit.attention.attn_support import fused
 from tests.unit.attention.spellings import Spelling
+from tilegraph.io import load
+from tilegraph.passes import PassContext, Pipeline
+from tilegraph.rewrites.attention import AttentionFusion
+from tilegraph.rewrites.normalise import NORMALISE
 
 
 @pytest.mark.parametrize(("mask", "kind"), [
@@ -36,3 +42,35 @@ def test_what_a_run_adds_hides_nothing() -> None:
     spelling = Spelling(1, 2, 65, 65, 8, 8, mask="causal+padding")
     _, (decision,) = fused(spelling.model())
     assert decision.data["density"] == pytest.approx(np.tri(65).mean(), abs=1e-4)
+
+
+def reported(spelling: Spelling, feeds: dict[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """What is reported of the one attention, with `feeds` as the example."""
+    context = PassContext(sample=feeds)
+    Pipeline((*NORMALISE, AttentionFusion("all"))).run(load(spelling.model()), context)
+    (decision,) = context.diagnostics.of("attention")
+    return decision.data
+
+
+@pytest.mark.parametrize(("mask", "name", "symbolic"), [
+    ("padding", "padding", True), ("padding-bool", "present", False), ("causal+padding", "padding", False)])
+def test_what_a_run_hides_is_measured_on_an_example(mask: str, name: str, symbolic: bool) -> None:
+    spelling = Spelling(2, 2, 65, 65, 8, 8, mask=mask, symbolic=symbolic)
+    spelling.model()
+    feeds = spelling.feeds()
+    present = (feeds[name] == 0 if name == "padding" else feeds[name]).reshape(2, 1, 65)
+    seen = present & spelling.allowed() if "causal" in mask else np.broadcast_to(present, (2, 65, 65))
+    data = reported(spelling, feeds)
+    assert data["inputs"] == [name]
+    assert data["measured"] == pytest.approx(seen.mean(), abs=1e-4)
+    assert data["measured"] < data["density"]
+    assert reported(spelling, {k: v for k, v in feeds.items() if k != name})["measured"] is None
+
+
+def test_rows_that_a_finite_number_hides_whole_are_seen_whole() -> None:
+    spelling = Spelling(2, 2, 65, 65, 8, 8, mask="padding")
+    spelling.model()
+    feeds = spelling.feeds()
+    feeds["padding"][1] = np.finfo(np.float32).min
+    data = reported(spelling, feeds)
+    assert data["measured"] == pytest.approx((1 + (feeds["padding"][0] == 0).mean()) / 2, abs=1e-4)

@@ -12,7 +12,9 @@ from tilegraph.report import render
 REPORT: dict[str, Any] = {
     "model": "a|b<script>.onnx", "target": "cpu", "nodes_before": 10, "nodes_after": 5, "regions": 2, "partitions": 1,
     "engines": {"tilegraph": 2, "onnxruntime": 3},
-    "attentions": [{"name": "att", "taken": False, "kind": "dense", "density": 0.5, "reason": "short"}],
+    "attentions": [{"name": "att", "taken": False, "kind": "dense", "density": 0.5, "reason": "short"},
+                   {"name": "padded", "taken": True, "kind": "mask", "density": 1.0, "measured": 0.75,
+                    "inputs": ["a|b", "ids"], "reason": "in one kernel"}],
     "layout_conversions": [{"value": "v", "bytes": 3 << 20, "reason": "NCHWc"}],
     "refusals": [{"node": "mm|1", "op": "MatMul", "reason": "two\nlines"}], "seconds": {"load": 0.5, "fuse": 1.25},
     "decisions": [{"stage": "fuse", "subject": "r0", "op": "", "taken": True, "reason": "a & b"},
@@ -35,6 +37,8 @@ def test_markdown_tables_keep_their_columns() -> None:
             assert len(row) > 1
     assert "| mm\\|1 | MatMul | two lines |" in text
     assert "| v | 3.0 MiB | NCHWc |" in text
+    assert "| att | no | dense | 0.5 |  |  | short |" in text
+    assert "| padded | yes | mask | 1.0 | 0.75 | a\\|b, ids | in one kernel |" in text
     assert "| time | 1.75 s |" in text
     assert "<script>" not in text
     assert "\n\n\n" not in text
