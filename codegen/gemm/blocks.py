@@ -22,8 +22,10 @@ from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
 _NIBBLES = 0x0F0F0F0F
+_MAGNITUDE = 0x7FFFFFFF
 _UNROLLED = 8  # steps of a block at most; more are a loop
-_NEAR = 4096  # bytes: how far ahead weights are asked for
+_NEAR = 8192  # bytes: how far ahead weights are asked for, and the scales that belong to them
+_SLOW = 3  # rows from which on multiplications leave the memory time for more than the weights
 _FEW = 4  # rows that read a wide panel faster than a narrow one; eight rows multiply with two vectors at a time
 _WIDE, _NARROW = 4, 2  # vectors of a panel
 
@@ -105,11 +107,13 @@ class _Blocks(ConvertedRows):
             with e.loop("c", count - done, done) as c:
                 e.write(part, c, e.read(self.source, "float32", t.Add(start, c)))
         values = [m.share(e.read(part, "float32", at, lanes)) for at in range(0, how.block, lanes)]
-        peak = m.share(m.abs(values[0]))
-        for value in values[1:]:
-            peak = m.maximum(peak, m.abs(value))
-        while peak.lanes > 1:
-            peak = m.share(m.maximum(m.half(peak, False), m.half(peak, True)))
+        # Without their sign floats are ordered as integers, for which a maximum is one instruction; NaN is above all.
+        bits = [m.band(m.bitcast(value, "int32"), m.const(_MAGNITUDE, "int32")) for value in values]
+        largest = bits[0]
+        for one in bits[1:]:
+            largest = m.maximum(largest, one)
+        found = V(t.intrinsic("int32", "llvm.vector.reduce.smax", largest.expr), "int32")
+        peak = m.bitcast(m.share(found), "float32")
         scale = m.div(peak, e.f32(127.0))
         inverse = m.select(m.eq(peak, e.f32(0.0)), e.f32(0.0), m.div(e.f32(127.0), peak))
         words = e.share(t.Add(place, t.Mul(block, e.i64(self.quads))))
@@ -149,7 +153,9 @@ class _Blocks(ConvertedRows):
         behind = t.Add(e.i64(self.how.count * self.quads), t.Mul(block, e.i64(2)))
         self._begin(chains, starts, behind, block)
         self._multiply(chains, starts, base, block)
-        at = t.Add(self.scales_at, t.Mul(block, e.i64(self.tile.panel)))
+        at = e.share(t.Add(self.scales_at, t.Mul(block, e.i64(self.tile.panel))))
+        if rows >= _SLOW and self.span.start == 0:
+            self._ask(self.scales, t.Add(at, e.i64(_NEAR // 4 // self.steps)))
         scales = [m.share(e.read(self.scales, "float32", t.Add(at, e.i64(v * lanes)), lanes)) for v in self.span]
         for r, start in enumerate(starts):
             scale = m.share(e.read(self.floats, "float32", t.Add(start, behind)))
@@ -198,8 +204,7 @@ class _Blocks(ConvertedRows):
         """A word of weights for each column, of 4 or 8 elements."""
         e, m, lanes = self.e, self.e.math, self.tile.lanes
         if self.span.start == 0:
-            for line in range(-(-self.vectors * lanes // 16)):
-                e.prefetch(self.right, t.Add(at, e.i64(_NEAR // 4 + line * 16)))
+            self._ask(self.right, t.Add(at, e.i64(_NEAR // 4)))
         words = [m.share(e.read(self.right, "int32", t.Add(at, e.i64(v * lanes)), lanes)) for v in self.span]
         parts = [words]
         if self.how.bits == 4:
@@ -213,3 +218,8 @@ class _Blocks(ConvertedRows):
                     spot = (r * len(self.span) + k) * lanes
                     dot = self.dots.dot(e.read(sums, "int32", spot, lanes).expr, part[k].expr, left)
                     e.write(sums, spot, V(dot, "int32", lanes), lanes)
+
+    def _ask(self, buffer: t.Buffer, at: t.Expr) -> None:
+        """For what a row of the panel holds from `at` on."""
+        for line in range(-(-self.vectors * self.tile.lanes // 16)):
+            self.e.prefetch(buffer, t.Add(at, self.e.i64(line * 16)))
