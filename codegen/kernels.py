@@ -24,6 +24,7 @@ _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "Region": (plan, "tilegraph.codegen.rows"),
     "Small": (plan_small, "tilegraph.codegen.rows"),
     "Attention": (plan_attention, "tilegraph.codegen.attention"),
+    "AttentionCache": (plan_attention, "tilegraph.codegen.attention.caches"),
     "AttentionSum": (plan_attention, "tilegraph.codegen.attention.pieces"),
     "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
     "Conv": (plan_conv, "tilegraph.codegen.conv"),

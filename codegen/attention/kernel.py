@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
@@ -77,9 +77,9 @@ class _Kernel:
         self.result = e.output(0, space.stored)
         self.operands = Operands(e, space, tile, self.memory, self.at.queries, self.at.keys, self.skips)
         blocks = space.i.extent.ceildiv(tile.rows)
-        if space.caches:  # they are made even if there is no query
-            blocks = Dim.max(blocks, 1)
         few = space.has_few
+        if space.caches and few is not False:  # they are made even if there is no query
+            blocks = Dim.max(blocks, 1)
         if few is None:
             with e.block() as small:
                 self._few()
@@ -106,10 +106,6 @@ class _Kernel:
         last = t.Div(t.Sub(e.end, e.i64(1)), count)
         with e.loop("o", t.Add(t.Sub(last, first), e.i64(1)), first) as o:
             e.set_loops(space.batch, o)
-            if space.caches:
-                leads = [t.EQ(e.loops[v], e.i64(0)) for v in space.sharing]
-                with e.when(reduce(t.Or, [t.EQ(o, first), reduce(t.And, leads)]) if leads else t.EQ(o, o)):
-                    append(e, space, self.tile.lanes, e.i64(0), e.dim(space.j.extent))
             self.operands.start()
             self.operands.pack()
             base = e.share(t.Mul(o, count))

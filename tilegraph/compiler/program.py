@@ -87,7 +87,8 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
 
 def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore,
            packer: Packer) -> list[_Step]:
-    """The kernel of the composite `node`; where tasks may cut the keys of attention into pieces, also their sum."""
+    """The kernel of the composite `node`. Of attention also the one that makes its caches before, and the one that adds
+    up the pieces into which tasks may cut the keys."""
     function = functions[node.op_identifier()]
     kind = function.name.partition("_")[0]
     lowered = _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
@@ -95,7 +96,10 @@ def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function],
     sources = {slot: node.inputs[position[value]] for slot, value in lowered.inputs if value in position}
     results = list(zip(node.outputs, (prim.shape for prim in lowered.outputs), strict=True))
     kinds = [kind]
-    if kind == "Attention" and (space := plan_attention(lowered)).pieces > 1:
+    space = plan_attention(lowered) if kind == "Attention" else None
+    if space is not None and space.caches_apart:
+        kinds.insert(0, "AttentionCache")
+    if space is not None and space.pieces > 1:
         # A vector; how long it is only the call knows.
         partial = ir.Value(name=f"{node.name}_pieces", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
         sources[PARTIAL] = partial

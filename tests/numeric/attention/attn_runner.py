@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from tests.numeric.codegen.runner import Array, Compiled, loaded
 from tests.unit.attention.attn_support import fused
-from tilegraph.codegen.attention import generate, pieces
+from tilegraph.codegen.attention import caches, generate, pieces
+from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.isa import Isa, host
 from tilegraph.ops.attention import PARTIAL, AttentionSpace, lower_attention, plan_attention
 from tilegraph.ops.prims import Input
@@ -21,14 +22,23 @@ _SIZES = frozenset({"Shape", "Gather", "Concat", "Squeeze", "Unsqueeze"})
 
 
 @dataclass
-class _InPieces(Compiled):
-    """Two kernels, one after the other: exactly one of them writes the result."""
+class _Several(Compiled):
+    """The kernel with those beside it, one after the other: exactly one of the last two writes the result.
 
+    `first`: what makes the caches. `second`: what adds up pieces.
+    """
+
+    first: Compiled | None = None
     second: Compiled | None = None
 
     def _run(self, feeds: Mapping[str, Array], tasks: int, buffer: Callable[[int, int], Any]) -> list[Array]:
-        *results, left = super()._run(feeds, tasks, buffer)
-        assert self.second is not None
+        if self.first is not None:
+            made = self.first._run(feeds, tasks, buffer)
+            self.before = dict(zip(self.first.kernel.outputs, made, strict=True))
+        results = super()._run(feeds, tasks, buffer)
+        if self.second is None:
+            return results
+        left = results.pop()
         value = ir.Value(name="left", shape=ir.Shape(left.shape), type=ir.TensorType(ir.DataType.FLOAT))
         self.second.lowered = replace(self.lowered, inputs=(*self.lowered.inputs, (PARTIAL, value)))
         (joined,) = self.second._run({**feeds, "left": left}, tasks, buffer)
@@ -45,22 +55,25 @@ def _call(graph: ir.Model) -> ir.Node:
 def compile_attention(model: onnx.ModelProto, isa: Isa | None = None) -> tuple[Compiled, AttentionSpace, ir.Model]:
     """The kernel of a model that is one attention and nothing else after normalisation, sizes apart."""
     graph, decisions = fused(model)
-    left = [n.op_type for n in graph.graph if n.op_type not in _SIZES]
-    assert [name.partition("_")[0] for name in left] == ["Attention"], [d.reason for d in decisions]
+    found = [n.op_type for n in graph.graph if n.op_type not in _SIZES]
+    assert [name.partition("_")[0] for name in found] == ["Attention"], [d.reason for d in decisions]
     call = _call(graph)
     function = graph.functions[call.op_identifier()]
     lowered = lower_attention(list(function), list(function.outputs), function.opset_imports)
     space = plan_attention(lowered)
     isa = isa or host()
-    made = generate(space, "tg_test", isa.vector_bits)
     none: Any = None
-    if space.pieces == 1:
-        return Compiled(lowered, none, made.kernel, *loaded(made, isa)), space, graph
-    joins = pieces.generate(space, "tg_test", isa.vector_bits)
-    second = Compiled(lowered, none, joins.kernel, *loaded(joins, isa))
-    left = replace(lowered, outputs=(*lowered.outputs, Input((space.partial,), "float32")),
-                   stored=(*lowered.stored, "float"))
-    return _InPieces(left, none, made.kernel, *loaded(made, isa), second), space, graph
+
+    def compiled(generator: Callable[..., Generated]) -> tuple[Any, Any, Any]:
+        made = generator(space, "tg_test", isa.vector_bits)
+        return made.kernel, *loaded(made, isa)
+
+    first = Compiled(lowered, none, *compiled(caches.generate)) if space.caches_apart else None
+    second = Compiled(lowered, none, *compiled(pieces.generate)) if space.pieces > 1 else None
+    left = lowered if second is None else replace(
+        lowered, outputs=(*lowered.outputs, Input((space.partial,), "float32")), stored=(*lowered.stored, "float"))
+    kernel, entry, library = compiled(generate)
+    return _Several(left, none, kernel, entry, library, first=first, second=second), space, graph
 
 
 def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1, offset: int = 0) -> Array:

@@ -34,11 +34,15 @@ class Sunk(Fold):
 
 @dataclass(frozen=True)
 class Part:
-    """Keys (or values) from key `start` on, as many as `var` counts: `inst` at (batch, var, d) or (batch, var, e)."""
+    """Keys (or values) from key `start` on, as many as `var` counts: `inst` at (batch, var, d) or (batch, var, e).
+
+    `behind`: how many keys (int64) a run puts before them besides; such a part lies over the parts before it.
+    """
 
     var: Var
     start: Dim
     inst: Inst
+    behind: Inst | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,11 @@ class Cache:
     load: Load
     inner: Var
     parts: tuple[Part, ...]
+
+    @property
+    def moves(self) -> bool:
+        """Whether a run says where a part begins."""
+        return any(part.behind is not None for part in self.parts)
 
     def owners(self, batch: tuple[Var, ...]) -> tuple[Var, ...]:
         """The batch loops along which it is the same."""
@@ -66,6 +75,7 @@ class AttentionSpace:
     `caches`: concatenations that the kernel makes on the way, its outputs from 1 on.
     `sink`: a further score of each row, at (batch, i), whose weight goes to no value: exp(sink) is one more term of the
     row's sum (StreamingLLM, Xiao et al. 2023, and gpt-oss have a learned one for each head).
+    `length`: how many of the keys there are (int64, at batch), where a run says it; the others are not read.
     """
 
     batch: tuple[Var, ...]
@@ -85,6 +95,7 @@ class AttentionSpace:
     stored: str = "float"
     caches: tuple[Cache, ...] = ()
     sink: Inst | None = None
+    length: Inst | None = None
 
     @property
     def sharing(self) -> tuple[Var, ...]:
@@ -124,6 +135,12 @@ class AttentionSpace:
         if self.streamed is None:
             return False
         return None if count is None else count < FEW
+
+    @property
+    def caches_apart(self) -> bool:
+        """Whether a kernel of its own makes caches before this one reads them: where several tasks read the same, or
+        a run says where new keys go. Else the one task that reads them makes them on the way."""
+        return any(cache.moves for cache in self.caches) or (bool(self.caches) and self.has_few is not True)
 
     @property
     def pieces(self) -> int:
