@@ -27,5 +27,9 @@ class EnvironmentProblem(InputError):
     """The machine lacks something that is needed, such as a C compiler."""
 
 
+class NotEnoughMemory(EnvironmentProblem):
+    """Less memory is free than what was asked for takes."""
+
+
 class InternalError(TilegraphError):
     """An invariant of tilegraph itself does not hold."""

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from tilegraph.bench.peers import Peer
-from tilegraph.errors import EnvironmentProblem, InputError, TilegraphError
+from tilegraph.errors import EnvironmentProblem, InputError, NotEnoughMemory, TilegraphError
+from tilegraph.system import free_bytes, gigabytes, ran_out
 
 
 class WorkerDied(TilegraphError):
@@ -31,6 +32,10 @@ class WorkerRefused(InputError):
     def __init__(self, message: str, peer: Peer | None = None) -> None:
         super().__init__(message)
         self.peer = peer
+
+
+class WorkerOutOfMemory(WorkerRefused, NotEnoughMemory):
+    """A worker needs more memory than was free when it started."""
 
 
 class WorkerProcess:
@@ -53,7 +58,8 @@ class WorkerProcess:
             self._errors.close()
             raise EnvironmentProblem(f"bench: {command[0]} cannot be started for {peer.name} ({error.strerror}); give "
                                      "the Python interpreter that has what this peer needs") from error
-        self.bound = self.ask("start", cpus=cpus)
+        self._free = free_bytes()
+        self.bound = self.ask("start", cpus=cpus, memory=self._free)
 
     def __enter__(self) -> WorkerProcess:
         return self
@@ -80,6 +86,9 @@ class WorkerProcess:
             raise self._died(do)
         reply: dict[str, Any] = json.loads(line)
         if not reply.pop("ok"):
+            if self._free is not None and ran_out(f"{reply['kind']}: {reply['error']}"):
+                raise WorkerOutOfMemory(f"{self.peer.path}: {self.peer.name} needs more memory than the "
+                                        f"{gigabytes(self._free)} that are free", self.peer)
             raise WorkerRefused(f"{self.peer.path}: {' '.join(reply['error'].split())} ({reply['kind']} during "
                                 f"'{do}')", self.peer)
         return reply
@@ -90,11 +99,14 @@ class WorkerProcess:
                 "provider_options": dict(self.peer.provider_options), "optimization": self.peer.optimization,
                 "engine": self.peer.engine}
 
-    def _died(self, do: str) -> WorkerDied:
+    def _died(self, do: str) -> WorkerDied | WorkerOutOfMemory:
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             return WorkerDied(f"bench: the worker of {self.peer.name} closed its pipe during '{do}'", self.peer)
+        if code == -signal.SIGKILL:
+            return WorkerOutOfMemory(f"{self.peer.path}: the worker of {self.peer.name} was ended by SIGKILL during "
+                                     f"'{do}', as the system does when memory runs out", self.peer)
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()

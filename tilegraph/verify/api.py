@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from tilegraph.errors import InputError, UsageError
+from tilegraph.errors import InputError, NotEnoughMemory, UsageError
 from tilegraph.spec.digest import check_sha256
+from tilegraph.system import gigabytes
 from tilegraph.verify import trace
 from tilegraph.verify.arrays import given_arrays
 from tilegraph.verify.inputs import InputMaker, load_for_analysis, nudged
 from tilegraph.verify.judge import Judge, Sample
 from tilegraph.verify.ladder import LARGE_BYTES, REFERENCE_LIMIT_S, Ladder, weight_bytes
+from tilegraph.verify.memory import HEAVY_BYTES, live_bytes
 from tilegraph.verify.requested import requested
 from tilegraph.verify.result import VerifyResult
-from tilegraph.verify.run import Feeds, ModelRun, RunFailure, Runner, Value, open_runner
+from tilegraph.verify.run import Feeds, MemoryShort, ModelRun, RunFailure, Runner, Value, open_runner
 from tilegraph.verify.source import Candidate, candidates, frozen_dims, original_path
 
 CANDIDATE_LIMIT_S = 60.0  # plus 100 times what the original took
@@ -42,7 +44,8 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
     compared before anything is loaded.
     The rules are in docs/verify.md.
 
-    Raises InputError for a file that cannot be read, inputs that do not fit, and when no reference could run.
+    Raises InputError for a file that cannot be read, inputs that do not fit, and when no reference could run;
+    NotEnoughMemory where a run needs more memory than is free.
     """
     if samples < 1:
         raise UsageError(f"--samples {samples}: at least one sample is needed")
@@ -57,19 +60,30 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
     if inputs is None and (frozen := frozen_dims(optimized)):
         dims = {**frozen, **(dims or {})}
     job.load(inputs, dims)
+    try:
+        return _compared(job, result, optimized, rtol, atol, reference_limit)
+    except MemoryShort as short:
+        raise NotEnoughMemory(
+            f"{original}: {job.doing}: {short}; about {gigabytes(job.live)} of values are alive at once. End other "
+            "programs, or give smaller inputs (--dim, --inputs)") from short
+
+
+def _compared(job: _Job, result: VerifyResult, optimized: str | Path, rtol: float | None, atol: float | None,
+              reference_limit: float) -> VerifyResult:
+    source, threads = job.original, job.threads
     job.run_original(result)
     rungs: list[tuple[str, list[Value]] | None] = [None] * len(job.samples)
     if job.large:
         result.notes.append(f"no float64 reference: the weights take more than {LARGE_BYTES / 1e9:.1f} GB")
     else:
-        ladder = Ladder(source, threads=threads, limit=reference_limit, progress=job.progress)
+        ladder = Ladder(source, threads=threads, limit=reference_limit, progress=job.says, heavy=job.heavy)
         rungs = ladder.run([None if s.failure else s.feeds for s in job.samples])
         result.notes += ladder.notes
     for sample, rung in zip(job.samples, rungs, strict=True):
         sample.double = rung
     job.run_requested(optimized, result)
     judge = Judge(job.model, source, job.samples, rtol=rtol, atol=atol, threads=threads, large=job.large,
-                  expected=job.expected, limit=reference_limit)
+                  heavy=job.heavy, expected=job.expected, limit=reference_limit)
     for candidate in job.candidates:
         job.run_candidate(candidate, judge, result)
     result.feeds = [s.feeds for s in job.samples if not s.failure]
@@ -93,6 +107,8 @@ class _Job:
     expected: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     large: bool = False
+    live: int = 0  # bytes of values that are alive at once in the original, on its first inputs
+    doing: str = ""  # for messages
     worked: int | None = None  # the place of the sizes that the original last accepted
 
     def load(self, inputs: str | Path | Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> None:
@@ -109,14 +125,31 @@ class _Job:
         self.given, self.expected, self.notes = given_arrays(inputs, wanted, names)
 
     def _run_of(self, path: Path, *, optimize: bool = False, plugin: bool = False) -> ModelRun:
-        return ModelRun(str(path), optimize=optimize, plugin=plugin, threads=self.threads, prepacking=not self.large)
+        return ModelRun(str(path), optimize=optimize, plugin=plugin, threads=self.threads, prepacking=not self.large,
+                        heavy=self.heavy)
+
+    @property
+    def heavy(self) -> bool:
+        """Whether runs take so much memory that each gets a process, see `memory`."""
+        return self.live >= HEAVY_BYTES
+
+    @property
+    def isolate(self) -> bool:
+        return self.large or self.heavy
+
+    def says(self, doing: str) -> None:
+        self.doing = doing
+        self.progress(doing)
 
     def run_original(self, result: VerifyResult) -> None:
         """Fills `samples`: the inputs and what ORT answers without and with optimizations."""
         result.notes += self.notes
-        self.progress("original: ORT, optimizations off")
+        self.live = live_bytes(self.model, self.given if self.given is not None else next(self._made(0))[2])
+        self.says("original: ORT, optimizations off")
         try:
-            runner = open_runner(self._run_of(self.original), isolate=self.large)
+            runner = open_runner(self._run_of(self.original), isolate=self.isolate)
+        except MemoryShort:
+            raise
         except RunFailure as failure:
             raise InputError(f"{self.original}: ONNX Runtime cannot load the original, so there is nothing to compare "
                              f"with: {failure}") from failure
@@ -140,9 +173,9 @@ class _Job:
             runner.close()
         if all(s.failure for s in self.samples):
             result.notes.append(f"the original runs on no sample: {self.samples[0].failure}")
-        self.progress("original: ORT, all optimizations")
+        self.says("original: ORT, all optimizations")
         try:
-            runner = open_runner(self._run_of(self.original, optimize=True), isolate=self.large)
+            runner = open_runner(self._run_of(self.original, optimize=True), isolate=self.isolate)
             try:
                 for sample in self.samples:
                     if not sample.failure:
@@ -175,6 +208,8 @@ class _Job:
                 start = time.perf_counter()
                 sample = Sample(feeds, sizes, runner.run(feeds))
                 sample.seconds = time.perf_counter() - start
+            except MemoryShort:
+                raise
             except RunFailure as failure:
                 fallback = fallback or Sample(feeds, sizes, [], str(failure))
                 refused.append(f"refuses {sizes}")
@@ -196,15 +231,17 @@ class _Job:
             found = requested(self.original, optimized, Path(folder))
             if found is None:
                 return
-            self.progress(f"{found.what}: ORT, optimizations off")
+            self.says(f"{found.what}: ORT, optimizations off")
             try:
                 if found.path is None:
                     raise RunFailure(found.reason)
-                runner = open_runner(self._run_of(found.path), isolate=self.large)
+                runner = open_runner(self._run_of(found.path), isolate=self.isolate)
                 for sample in self.samples:
                     if not sample.failure:
                         sample.requested = runner.run(sample.feeds)
                 runner.close()
+            except MemoryShort:  # without its error nothing can be said
+                raise
             except RunFailure as failure:
                 result.notes.append(f"the error of {found.what}, which was asked for, is not known ({failure}); the "
                                     "bound is that of the original's precision")
@@ -214,10 +251,12 @@ class _Job:
 
     def run_candidate(self, candidate: Candidate, judge: Judge, result: VerifyResult) -> None:
         """Runs and compares one candidate; what is wrong with it as a whole goes to `result.problems`."""
-        self.progress(f"{candidate.of}: {candidate.path.name}")
+        self.says(f"{candidate.of}: {candidate.path.name}")
         try:
             runner = open_runner(self._run_of(candidate.path, optimize=self.ort_optimizations, plugin=candidate.plugin),
-                                 isolate=candidate.plugin or self.large)
+                                 isolate=candidate.plugin or self.isolate)
+        except MemoryShort:
+            raise
         except RunFailure as failure:
             result.problems.append(f"the {candidate.of} model cannot be loaded: {failure}")
             return
@@ -230,6 +269,8 @@ class _Job:
                     # A child that hangs must not hang verify.
                     limit = CANDIDATE_LIMIT_S + 100 * sample.seconds
                     answers.append(dict(zip(names, runner.run(sample.feeds, limit), strict=True)))
+                except MemoryShort:
+                    raise
                 except RunFailure as failure:
                     answers.append(failure)
         finally:

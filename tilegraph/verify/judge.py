@@ -129,6 +129,7 @@ class Judge:
     large: bool
     expected: dict[str, Array]
     limit: float
+    heavy: bool = False  # runs get a process each, see `memory`
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -308,7 +309,8 @@ class Judge:
         if self.large:
             return found
         feeds = [None if s.failure else s.feeds for s in self.samples]
-        exact = Ladder(self.path, threads=self.threads, limit=self.limit, extra=(origin.data,)).run(feeds)
+        exact = Ladder(self.path, threads=self.threads, limit=self.limit, extra=(origin.data,),
+                       heavy=self.heavy).run(feeds)
         model = load_for_analysis(self.path)
         expose(model, (origin.data,))
         place = next((i for i, v in enumerate(model.graph.outputs) if v.name == origin.data), None)
@@ -316,8 +318,8 @@ class Judge:
             return found
         with tempfile.TemporaryDirectory(prefix="tilegraph-verify-") as folder:
             try:
-                runner = open_runner(ModelRun(write(model, Path(folder) / "exposed.onnx"), threads=self.threads),
-                                     isolate=False)
+                what = ModelRun(write(model, Path(folder) / "exposed.onnx"), threads=self.threads, heavy=self.heavy)
+                runner = open_runner(what, isolate=self.heavy)
                 for index, sample in enumerate(feeds):
                     if sample is None:
                         continue

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from tilegraph.verify.compare import is_float
 from tilegraph.verify.double import NoDoubleForm, to_double
 from tilegraph.verify.inputs import load_for_analysis
-from tilegraph.verify.run import Feeds, ModelRun, RunFailure, Value, open_runner
+from tilegraph.verify.run import Feeds, MemoryShort, ModelRun, RunFailure, Value, open_runner
 
 ORT_DOUBLE = "ORT in float64"
 REFERENCE_DOUBLE = "onnx.reference in float64"
@@ -44,11 +44,13 @@ def widen(value: Value) -> Value:
 
 
 class Ladder:
-    """Runs samples on the double form of the model at `path`; `extra` values become outputs too."""
+    """Runs samples on the double form of the model at `path`; `extra` values become outputs too. `heavy`: in a process
+    of its own, see `memory`."""
 
     def __init__(self, path: Path, *, threads: int | None, limit: float = REFERENCE_LIMIT_S,
-                 extra: tuple[str, ...] = (),
+                 extra: tuple[str, ...] = (), heavy: bool = False,
                  progress: Callable[[str], None] | None = None) -> None:
+        self._heavy = heavy
         self._path, self._threads, self._limit, self._extra = path, threads, limit, extra
         self._progress = progress or (lambda _: None)
         self.notes: list[str] = []
@@ -64,27 +66,32 @@ class Ladder:
             found: list[tuple[str, list[Value]] | None] = [None] * len(samples)
             wide: list[Feeds | None] = [None if s is None else {k: widen(v) for k, v in s.items()} for s in samples]
             self._progress("reference: ORT in float64")
-            self._fill(found, wide, ModelRun(path, threads=self._threads), ORT_DOUBLE, None)
-            if any(f is None and w is not None for f, w in zip(found, wide, strict=True)):
+            enough = self._fill(found, wide, ModelRun(path, threads=self._threads, heavy=self._heavy), ORT_DOUBLE, None)
+            # onnx.reference keeps every value to the end: what is too much for ORT is too much for it.
+            if enough and any(f is None and w is not None for f, w in zip(found, wide, strict=True)):
                 self._progress("reference: onnx.reference in float64")
-                self._fill(found, wide, ModelRun(path, engine="reference"), REFERENCE_DOUBLE, self._limit)
+                self._fill(found, wide, ModelRun(path, engine="reference", heavy=self._heavy), REFERENCE_DOUBLE,
+                           self._limit)
             return found
 
     def _fill(self, found: list[tuple[str, list[Value]] | None], samples: list[Feeds | None], what: ModelRun,
-              rung: str, limit: float | None) -> None:
+              rung: str, limit: float | None) -> bool:
+        """False where there was too little memory."""
         try:
-            runner = open_runner(what, isolate=limit is not None)
+            runner = open_runner(what, isolate=what.heavy or limit is not None)
         except RunFailure as failure:
             self.notes.append(f"not used: {rung} ({failure})")
-            return
+            return not isinstance(failure, MemoryShort)
         try:
             for index, feeds in enumerate(samples):
                 if feeds is not None and found[index] is None:
                     found[index] = (rung, runner.run(feeds, limit))
         except RunFailure as failure:
             self.notes.append(f"not used from sample {index} on: {rung} ({failure})")
+            return not isinstance(failure, MemoryShort)
         finally:
             runner.close()
+        return True
 
     def _write_double(self, folder: Path) -> str:
         model = load_for_analysis(self._path)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilegraph.compiler import optimize
 from tilegraph.errors import TilegraphError
 from tilegraph.verify.ladder import write
 from tilegraph.verify.source import made_with
-from tilegraph.verify.winograd import as_computed
 
 FLOAT32 = "float32"
 
@@ -40,6 +38,10 @@ def requested(original: Path, optimized: str | Path, folder: Path) -> Requested 
     asked += ["fast-winograd"] if fast else []
     if not asked:
         return None
+    # Here, because children that only run a model must start fast.
+    from tilegraph.compiler import optimize
+    from tilegraph.verify.winograd import as_computed
+
     what = ", ".join(asked)
     try:
         made = optimize(original, dims=said.get("dims"), offload=str(said.get("offload", "auto")),

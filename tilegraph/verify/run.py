@@ -25,6 +25,7 @@ import onnx_ir as ir
 
 from tilegraph.errors import InputError
 from tilegraph.spec.artifact import EP_NAME
+from tilegraph.system import free_bytes
 
 _CREATE_LIMIT_S = 600.0
 
@@ -40,9 +41,14 @@ class RunFailure(Exception):
         self.creating = creating
 
 
+class MemoryShort(RunFailure):
+    """The run needs more memory than is free."""
+
+
 @dataclass(frozen=True)
 class ModelRun:
-    """What to run. `engine` is "ort" or "reference" (onnx.reference); the rest is for ORT."""
+    """What to run. `engine` is "ort" or "reference" (onnx.reference); the rest is for ORT. `heavy`: it takes much
+    memory (see `memory`), and where it runs in a process of its own it may take no more than is free."""
 
     path: str
     engine: str = "ort"
@@ -50,6 +56,7 @@ class ModelRun:
     threads: int | None = None
     plugin: bool = False
     prepacking: bool = True
+    heavy: bool = False
 
 
 class Runner(Protocol):
@@ -82,6 +89,8 @@ class _Ort:
         if what.threads is not None:
             options.intra_op_num_threads = what.threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if what.heavy:  # the arena grows in powers of two, and memory is given back to the system only without it
+            options.enable_cpu_mem_arena = False
         if not what.prepacking:
             options.add_session_config_entry("session.disable_prepacking", "1")
         level = ort.GraphOptimizationLevel
@@ -209,7 +218,8 @@ class _Child:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen([sys.executable, "-m", "tilegraph.verify.worker"], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
-        self.signature = self._ask(self._what, _CREATE_LIMIT_S, creating=True)
+        limit = free_bytes() if self._what.heavy else None
+        self.signature = self._ask((self._what, limit), _CREATE_LIMIT_S, creating=True)
 
     def run(self, feeds: Feeds, limit: float | None = None) -> list[Value]:
         if self._process.poll() is not None:
@@ -232,10 +242,15 @@ class _Child:
             code = process.wait()
             self.close()
             why = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            if code == -signal.SIGKILL and self._what.heavy:
+                raise MemoryShort(f"the process that ran it {why}, as the system does when memory runs out",
+                                  creating=creating) from None
             raise RunFailure(f"the process that ran it {why}", creating=creating) from None
         if kind == "unusable":
             self.close()
             raise InputError(answer)
+        if kind == "memory":
+            raise MemoryShort(answer, creating=creating)
         if kind == "error":
             raise RunFailure(answer, creating=creating)
         return answer

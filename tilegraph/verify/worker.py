@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from typing import cast
 
 from tilegraph.errors import InputError
-from tilegraph.verify.run import RunFailure, open_runner, receive, send
+from tilegraph.system import gigabytes, limit_self, ran_out
+from tilegraph.verify.run import ModelRun, RunFailure, open_runner, receive, send
 
 
 def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever the engines print must not mix with the replies
     requests = sys.stdin.buffer
+    what, limit = cast("tuple[ModelRun, int | None]", receive(requests))
+    if limit is not None:
+        importlib.import_module("onnxruntime" if what.engine == "ort" else "onnx.reference")  # no part of the run
+        limit_self(limit)
     try:
-        runner = open_runner(receive(requests), isolate=False)
+        runner = open_runner(what, isolate=False)
     except RunFailure as failure:
-        send(replies, ("error", str(failure)))
+        send(replies, _failed(failure, limit))
         return
     except InputError as error:
         send(replies, ("unusable", str(error)))
@@ -33,7 +40,14 @@ def main() -> None:
         try:
             send(replies, ("ok", runner.run(feeds)))
         except RunFailure as failure:
-            send(replies, ("error", str(failure)))
+            send(replies, _failed(failure, limit))
+
+
+def _failed(failure: RunFailure, limit: int | None) -> tuple[str, str]:
+    """The reply; an allocation that failed at the limit says how much there was."""
+    if limit is None or not ran_out(str(failure)):
+        return "error", str(failure)
+    return "memory", f"it needs more memory than the {gigabytes(limit)} that are free"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilegraph.bench import Peer, bench
+from tilegraph.bench.process import WorkerOutOfMemory
 from tilegraph.errors import InputError, UsageError
 
 
@@ -141,3 +142,20 @@ def test_workers_are_bound_to_as_many_cpus_as_threads(tmp_path: Path) -> None:
         elif len(os.sched_getaffinity(0)) >= threads:
             assert result.cpus is not None
             assert len(result.cpus) == threads
+
+
+def test_workers_whose_memory_does_not_fit_together_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilegraph.bench.seats.available", lambda: 1_000_000)  # less than the first worker has
+    small, large = _model(tmp_path / "small.onnx", 2), _model(tmp_path / "large.onnx", 16)
+    result = bench([large, small], runs=2, inputs=FEEDS, create=False)
+    assert any("one worker at a time" in note for note in result.notes)
+    assert [len(m.samples_s) for m in result.models] == [2, 2]
+    assert all(m.peak_bytes > m.base_bytes > 10_000_000 for m in result.models)
+    assert result.models[1].ratio > 2.0
+
+
+def test_a_worker_that_needs_more_than_is_free_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilegraph.bench.process.free_bytes", lambda: 50_000_000)
+    feeds = {"x": np.ones((40_000, 512), np.float32)}  # 82 MB each for x and y
+    with pytest.raises(WorkerOutOfMemory, match=r"m needs more memory than the 0\.1 GB that are free"):
+        bench([Peer("m", _model(tmp_path / "m.onnx", 1, 512))], runs=1, inputs=feeds, create=False)

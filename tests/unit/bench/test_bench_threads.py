@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilegraph.bench import measure, threads
+from tilegraph.bench.seats import Plan
 from tilegraph.bench.threads import lost, place, snapshot, working
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system has no schedstat")
@@ -118,7 +119,7 @@ class _Scripted:
 
 def _take(*replies: tuple[float, float | None]) -> tuple[tuple[float, float], int]:
     worker = _Scripted(*replies)
-    return measure._sample(worker, measure._Plan(1, None)), len(worker.left)  # type: ignore[arg-type]
+    return measure._sample(worker, Plan(1, None)), len(worker.left)  # type: ignore[arg-type]
 
 
 def test_a_sample_that_others_disturbed_is_taken_again_and_nothing_else_is() -> None:
