@@ -46,8 +46,8 @@ _OPERATIONS: Mapping[str, Callable[..., Array]] = {
     "Or": np.logical_or, "Not": np.logical_not, "Xor": np.logical_xor, "Where": np.where, "Less": np.less,
     "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Equal": np.equal,
     "Tanh": np.tanh, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt, "Min": np.minimum, "Max": np.maximum,
-    "IsInf": np.isinf, "IsNaN": np.isnan, "Div": _divided, "Floor": np.floor, "Ceil": np.ceil, "Sign": np.sign,
-    "Round": np.rint,
+    "IsInf": np.isinf, "IsNaN": np.isnan, "Div": _divided, "quotient": np.divide, "Floor": np.floor,
+    "Ceil": np.ceil, "Sign": np.sign, "Round": np.rint,
 }
 
 

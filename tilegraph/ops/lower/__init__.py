@@ -5,15 +5,17 @@ Rules are listed in tables; every other operator is pointwise and comes from the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from tilegraph.ops.count import requires
 from tilegraph.ops.dtypes import NARROW, stored_name
-from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, shape_of
+from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, quotient, shape_of
 from tilegraph.ops.lower.gathers import takes_slices
 from tilegraph.ops.lower.resize import mode_of
+from tilegraph.ops.lower.steps import steps_follow
 from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, STEERED, VIEWS
 from tilegraph.ops.lower.tables import Rule as Rule
 from tilegraph.ops.pointwise import POINTWISE
@@ -80,7 +82,14 @@ def _pointwise(c: NodeContext) -> list[Prim]:
         if value is not None:
             c.arg(i)
     dtype = compute_dtype(c.node.outputs[0])
+    if c.node.op_type == "Div" and domain_of(c.node) == "" and dtype in ("float32", "float64") \
+            and not _is_power_of_two(operands[1]) and steps_follow(c.node):
+        return [quotient(c.arg(0), c.arg(1))]
     return [point(c.node.op_type, operands, dtype, domain=domain_of(c.node), attrs=c.attrs(), opset=c.opset)]
+
+
+def _is_power_of_two(prim: Prim | None) -> bool:
+    return isinstance(prim, Const) and abs(math.frexp(prim.value)[0]) == 0.5
 
 
 class _Operands(list[Prim | None]):
