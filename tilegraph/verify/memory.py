@@ -49,7 +49,8 @@ def live_bytes(model: ir.Model, feeds: Mapping[str, Any]) -> int:
 
 
 def _bytes(value: ir.Value) -> int:
-    if value.shape is None or value.dtype is None:
+    if value.shape is None or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
         return 0
     extents = [d for d in value.shape if isinstance(d, int)]
+    assert value.dtype is not None
     return math.ceil(math.prod(extents) * value.dtype.itemsize) if len(extents) == len(value.shape) else 0
