@@ -120,6 +120,7 @@ ATTENTIONS = (
     Attention("causal_512", 512, "causal", 1.8),
     Attention("causal_2048", 2048, "causal", 2.15),
     Attention("window_4096", 4096, "window", 14.0, window=256),
+    Attention("window_8192", 8192, "window", 26.0, window=256),
     Attention("bigbird_4096", 4096, "bigbird", 8.2),
     Attention("blocks_12_2048", 2048, "blocks", 8.2, density=0.10),
     Attention("blocks_30_2048", 2048, "blocks", 3.4, density=0.28),

@@ -4,7 +4,8 @@
                            [--peers installed|none|NAME,...] [--peers-python PYTHON]
                            [--json FILE] [--markdown] [--readme]
 
-Exit code 1 if an answer is wrong or a case failed; a case that is right but slower than required is called short.
+Exit code 1 if an answer is wrong or a case failed; a case that is right but slower than required is called short, and
+one that takes more memory than is free is skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         seconds = f"optimize {outcome.optimize_s:.1f} s, verify {outcome.verify_s:.1f}, time {outcome.bench_s:.1f}"
         err.print(f"{case.group}/{case.name}: {outcome.verdict} ({seconds})"
                   + "".join(f"; {p}" for p in outcome.problems), markup=False, soft_wrap=True)
-    lines += report.peer_lines(found, outcomes) + report.scaling_lines(outcomes) + report.product_lines(outcomes)
+    for said in (report.skip_lines(outcomes), report.peer_lines(found, outcomes), report.scaling_lines(outcomes),
+                 report.product_lines(outcomes)):
+        lines += said
     if options.only in (None, "overhead") and not options.case:
         for constants in CONSTANTS:
             try:

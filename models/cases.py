@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tilegraph.codegen.isa import host
 
 Feeds = dict[str, npt.NDArray[Any]]
 GROUPS = ("chains", "zoo", "built", "attention")
+BATCHES = {"minilm_l3_8": ("minilm_l3", 8)}  # further cases of real models
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,21 @@ def _chain_cases() -> list[Case]:
 
 
 def _attention_cases() -> list[Case]:
-    return [Case(a.name, "attention", a.path, a.inputs, must_hold=a.must_hold, runs=8 if a.length > 2048 else 15,
+    return [Case(a.name, "attention", a.path, a.inputs, must_hold=a.must_hold, runs=_rounds(a.length),
                  must_best=MUST_BEST.get(a.name), special=partial(attention_peers.special, a))
             for a in ATTENTIONS]
 
 
+def _rounds(length: int) -> int:
+    """Of a long sequence, of which the dense graph takes seconds, no more than an interval needs."""
+    return 15 if length <= 2048 else 8 if length <= 4096 else 6
+
+
 def _zoo_cases() -> list[Case]:
     found = []
-    for model in zoo():
+    models = zoo()
+    batches = [replace(m, name=name, batch=n) for name, (of, n) in BATCHES.items() for m in models if m.name == of]
+    for model in (*models, *batches):
         def path(model: Any = model) -> Path:
             return Path(model.path)
 
@@ -129,11 +137,13 @@ def _built_cases() -> list[Case]:
         _built("bert_embeddings", "bert_embeddings", dims={"batch": 1, "seq": 128}, other={"batch": 3, "seq": 21}),
         _built("bert_fused_ops", "bert", fused=True),
         _built("llama_512", "llama"),
+        _built("llama_2_layers", "llama", layers=2),
         _built("llama_dynamic", "llama", dims={"batch": 2, "seq": 128}, other={"batch": 1, "seq": 33}),
         _built("llama_gqa", "llama_gqa"),
         _built("llama_fused_ops", "llama", seq=128, fused=True),
         _built("gpt2_prefill_512", "gpt2_prefill"),
         _built("gpt2_decode_511", "gpt2_decode"),
+        _built("gpt2_decode_1_layer", "gpt2_decode", layers=1),
         _built("gpt2_decode_dynamic", "gpt2_decode", dims={"batch": 1, "past": 255}, other={"batch": 2, "past": 30}),
         _built("resnet50", "resnet50"),
         _built("resnet50_dynamic", "resnet50", batch_norm=True, dims={"batch": 2}, other={"batch": 1}),

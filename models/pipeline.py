@@ -17,7 +17,7 @@ from tilegraph.bench.kinds import Found
 from tilegraph.bench.peers import peer_for
 from tilegraph.bench.rivals import Rival, rivals
 from tilegraph.bench.stats import Interval
-from tilegraph.errors import TilegraphError
+from tilegraph.errors import NotEnoughMemory, TilegraphError
 
 OUT = Path(__file__).resolve().parents[1] / "build" / "bench"
 PEERS = OUT.parent / "peers"  # what graph tools made of the models
@@ -27,7 +27,8 @@ CREATE_SLACK = 1.05  # of ONNX Runtime's creation time: the spread of the median
 
 @dataclass
 class Outcome:
-    """What happened. `verdict`: pass, short (answers right, too slow), wrong (answers differ) or failed."""
+    """What happened. `verdict`: pass, short (answers right, too slow), wrong (answers differ), skipped (less memory is
+    free than it takes) or failed."""
 
     case: Case
     inputs: str = ""
@@ -69,6 +70,9 @@ def run_case(case: Case, *, threads: Sequence[int] = (1,), runs: int | None = No
     outcome = Outcome(case)
     try:
         _run(case, outcome, threads, runs or case.runs, out, create, found)
+    except NotEnoughMemory as error:
+        outcome.verdict = "skipped"
+        outcome.problems.append(str(error))
     except TilegraphError as error:
         outcome.problems.append(str(error))
     except Exception as error:  # a bug in a stage must not hide the other cases

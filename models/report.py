@@ -14,7 +14,7 @@ from tilegraph.bench.kinds import Found
 from tilegraph.bench.table import megabytes, ratio, seconds
 
 BENCH, PEERS = "bench", "peers"  # the blocks of the documents
-_STYLE = {"pass": "green", "short": "yellow", "wrong": "red", "failed": "red"}
+_STYLE = {"pass": "green", "short": "yellow", "skipped": "cyan", "wrong": "red", "failed": "red"}
 
 
 def _required(outcome: Outcome) -> str:
@@ -102,6 +102,11 @@ def peer_lines(found: Sequence[Found], outcomes: Sequence[Outcome]) -> list[str]
             if rival.reason and not rival.reason.startswith("absent"):
                 lines.append(f"{outcome.case.name}: peer {rival.name}: {' '.join(rival.reason.split())[:300]}")
     return lines
+
+
+def skip_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """The cases for which there was too little memory."""
+    return [f"{o.case.name}: skipped: {'; '.join(o.problems)}" for o in outcomes if o.verdict == "skipped"]
 
 
 def scaling_lines(outcomes: Sequence[Outcome]) -> list[str]:

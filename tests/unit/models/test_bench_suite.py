@@ -12,13 +12,14 @@ from rich.console import Console
 
 from models import bench as suite
 from models import pipeline, report
-from models.cases import GROUPS, Case, cases
+from models.cases import BATCHES, GROUPS, Case, cases
 from models.overhead import LIMIT_S, Overhead
 from models.pipeline import Outcome, shortfalls
 from models.required import HIGHLIGHTS, MUST_BEST, MUST_HOLD
 from models.zoo import _ALL
 from tilegraph.bench import BenchResult, ModelTiming, Peer, WorkerDied, WorkerRefused
 from tilegraph.bench.kinds import KINDS, Found
+from tilegraph.bench.process import WorkerOutOfMemory
 from tilegraph.bench.rivals import Rival
 
 ZOO_NAMES = [model.name for model in _ALL]
@@ -59,6 +60,16 @@ def test_a_session_must_not_take_longer_to_create() -> None:
     missed = shortfalls(_case("built"), {1: _bench(1.2, 1.1, 1.3, create=0.02)})
     assert missed == ["the session takes 20.0 ms to create, ONNX Runtime's of the original 10.0"]
     assert shortfalls(_case("built"), {2: _bench(1.2, 1.1, 1.3, create=math.nan)}) == []
+
+
+def test_too_little_memory_is_a_skip_with_its_reason(tmp_path: Path) -> None:
+    def path() -> Path:
+        raise WorkerOutOfMemory("m.onnx: ours needs more memory than the 1.0 GB that are free")
+
+    outcome = pipeline.run_case(Case("m", "attention", path, dict), out=tmp_path)
+    assert outcome.verdict == "skipped"
+    assert report.skip_lines([outcome]) == ["m: skipped: m.onnx: ours needs more memory than the 1.0 GB that are free"]
+    assert "1 skipped" in report.markdown([outcome], (1,), [])
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -148,7 +159,7 @@ def test_a_model_must_reach_its_ratio_to_the_best_peer_where_there_are_peers() -
     assert shortfalls(replace(case, must_best=0.7), {1: result}) == []
     assert shortfalls(case, {2: replace(result, threads=2)}) == []
     assert shortfalls(case, {1: replace(result, models=result.models[:2])}) == []
-    named = {c.name for group in GROUPS for c in cases(group)} | set(ZOO_NAMES)
+    named = {c.name for group in GROUPS for c in cases(group)} | {*ZOO_NAMES, *BATCHES}
     named |= {name for name in MUST_HOLD if name.endswith("_bf16")}  # only where the machine has bfloat16
     assert set(MUST_BEST) <= named
     assert set(MUST_HOLD) <= named
