@@ -73,12 +73,11 @@ def density(lowered: Lowered, space: AttentionSpace, runs: Runs) -> Density | No
     inputs, found = decided_by(lowered, space), []
     for flag in Runs.FLAGS:
         one = _share(space, _Reader(lowered, runs.assumed(flag, single)))
-        if one is None:
-            return None
-        found.append(one)
+        if one is not None:
+            found.append(one)
         if not inputs:
             break
-    return max(found, key=lambda d: d.elements)
+    return max(found, key=lambda d: d.elements, default=None)
 
 
 def measured(lowered: Lowered, space: AttentionSpace, runs: Runs) -> Density | None:
@@ -109,8 +108,12 @@ def _share(space: AttentionSpace, reader: _Reader) -> Density | None:
             place[space.j] = np.arange(columns)[None]
             with np.errstate(all="ignore"):
                 x = np.broadcast_to(reader.value(space.x, place, {}), (rows, columns))
-                # Where a number that hides keys hides all of a row, none of them has less weight than the others.
-                hidden = (x == -np.inf) | (x - x.max(axis=1, keepdims=True) < _HIDDEN)
+                # Where a number that hides keys hides all of a row, none of them has less weight than the others. Of
+                # inputs that are made up, such ones hide more than needed.
+                if np.isnan(x).any() or (x == np.inf).any():
+                    raise Unknown("no mask has such numbers")
+                peak = np.float32(0) if reader.upstream.sample is None else x.max(axis=1, keepdims=True)
+                hidden = (x == -np.inf) | (x - peak < _HIDDEN)
             shares.append(_shares(~hidden))
     except (Unknown, KeyError, IndexError):  # an extent that has no name among the inputs; a mask shorter than scores
         return None

@@ -86,7 +86,7 @@ class AttentionFusion(CompositePass):
         taken: set[ir.Node] = set()
         pinned: set[ir.Value] = set()
         found: list[_Found] = []
-        runs = Runs(graph, opsets_of(model).get("", 1), context.sample)
+        runs = Runs(model.graph, opsets_of(model).get("", 1), context.sample)
         tried = list(cores(view, lambda n: True))
         for core in tried:
             try:

@@ -22,7 +22,8 @@ from tilegraph.spec.dims import Dim
 ASSUMED = 512  # positions, where a run decides how many there are
 _MOST = 1 << 22  # elements of a value; what is made of larger ones is not known
 _NODES = 512  # of one mask
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose"})
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
+_BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 
 Array = np.ndarray[Any, Any]
 
@@ -119,7 +120,7 @@ class Upstream:
                for v in producer.outputs):
             raise Unknown(f"{value.name} is too large")
         inputs = [None if v is None else self._of(v) for v in producer.inputs]
-        results = evaluate(producer, inputs, [None if v is None else v.dtype for v in producer.inputs], self.opset)
+        results = _results(producer, inputs, self.opset)
         self._made.update(zip(producer.outputs, results, strict=False))
         return self._made[value]
 
@@ -147,6 +148,36 @@ class Upstream:
         return tuple(d.evaluate(self.sizes) for d in shape if d is not None)
 
 
+def _results(node: ir.Node, inputs: list[Array | None], opset: int) -> list[Array]:
+    """As `evaluate` says, and what is good enough for a mask: bfloat16 as float32, and casts of floats beyond integers
+    (logarithms of 0 in bucketed distances)."""
+    first = inputs[0] if inputs else None
+    if node.op_type == "Cast" and first is not None:
+        target = ir.DataType(node.attributes["to"].as_int())
+        if target == ir.DataType.BFLOAT16:
+            return [first.astype(np.float32)]
+        if target.is_integer() and first.dtype.kind == "f":
+            ends = np.iinfo(target.numpy())
+            inside = (first > float(ends.min)) & (first < float(ends.max))
+            return [np.where(inside, np.where(inside, first, 0).astype(target.numpy()), ends.min)]
+    if _is_transpose(node) and first is not None:
+        return [np.einsum(_equation(node), first)]
+    dtypes = [None if v is None else ir.DataType.FLOAT if v.dtype == ir.DataType.BFLOAT16 else v.dtype
+              for v in node.inputs]
+    wide = [a if a is None or a.dtype != _BFLOAT16 else a.astype(np.float32) for a in inputs]
+    return evaluate(node, wide, dtypes, opset)
+
+
+def _is_transpose(node: ir.Node) -> bool:
+    """An Einsum of one operand."""
+    return node.op_type == "Einsum" and len(node.inputs) == 1
+
+
+def _equation(node: ir.Node) -> str:
+    text = node.attributes["equation"].value
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
 def deciding(values: Iterable[ir.Value]) -> tuple[str, ...]:
     """The graph's inputs whose values, not only extents, reach `values` through nodes that are computed here."""
     reached: set[ir.Value] = set()
@@ -167,11 +198,11 @@ def deciding(values: Iterable[ir.Value]) -> tuple[str, ...]:
 
 
 def _is_computed(node: ir.Node) -> bool:
-    return evaluable(node) and node.op_type not in _PRODUCTS
+    return (evaluable(node) and node.op_type not in _PRODUCTS) or (domain_of(node) == "" and _is_transpose(node))
 
 
 class Runs:
-    """The runs of a graph that are looked at: those of made up inputs by their `flag`, and the example's."""
+    """The runs that are looked at of a model whose main graph is `graph`: of made up inputs by `flag`, of the example."""
 
     FLAGS = (1, 0, ASSUMED)  # a padding mask of ones, ids that are no padding, one document as long as all
 

@@ -39,5 +39,5 @@ def test_explain_measures_on_given_inputs(corpus: Path, tmp_path: Path) -> None:
     assert [a["measured"] for a in found.report["attentions"]] == [1.0, 1.0]
     with pytest.raises(InputError, match="no array for input 'input_ids'"):
         explain(path, inputs={})
-    with pytest.raises(InputError, match="give the [.]onnx file"):
+    with pytest.raises(InputError, match=r"give the \.onnx file"):
         explain(tmp_path, inputs=path.with_suffix(".npz"))
