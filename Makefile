@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/.zoo
 
-.PHONY: setup ep demo test check bench bench-peers conformance soak fuzz passes large clean
+.PHONY: setup ep demo test check bench bench-peers conformance soak fuzz passes large aarch64 clean
 
 setup: $(STAMP) ep
 
@@ -26,7 +26,7 @@ demo: setup $(ZOO)
 	$(BIN)/python -m models.demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2 tests/unit tests/numeric tests/ep tests/conformance tests/fuzz
+	$(BIN)/python -m pytest -n 2 tests/unit tests/numeric tests/ep tests/conformance tests/fuzz tests/device
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -71,6 +71,15 @@ passes: setup
 large: setup
 	$(BIN)/python -m tests.conformance.large nodes
 	$(BIN)/python -m tests.conformance.large bytes
+
+# Kernels for AArch64 in QEMU's user emulation, minutes: needs qemu-user-static, and gcc-aarch64-linux-gnu or ziglang.
+# tests/device has one of each generator; with --isa the kernels' own tests run what they have for 128 bits.
+CODEGEN := rules views_in_kernels computed_places crossed across integer_overflow special_values steps
+ATTENTION := kernel few few_hidden flat cache pieces forms_numeric
+aarch64: $(STAMP)
+	$(BIN)/python -m pytest -n 2 tests/device
+	$(BIN)/python -m pytest -n 2 --isa armv8-a -k "not errors_of_a_run and not no_slices" $(CODEGEN:%=tests/numeric/codegen/test_%.py) \
+	  $(ATTENTION:%=tests/numeric/attention/test_attn_%.py)
 
 clean:
 	rm -rf build

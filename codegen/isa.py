@@ -103,6 +103,11 @@ class Isa:
         """LLVM's name of the base level."""
         return "generic" if self.base == "armv8-a" else self.base
 
+    @property
+    def triple(self) -> str:
+        """LLVM's name of the platform."""
+        return "aarch64-linux-gnu" if self.base.startswith("armv8") else "x86_64-linux-gnu"
+
     def llvm_mattr(self) -> list[str]:
         """The features as LLVM attributes, such as ["+avx512bf16"]."""
         base = ["+v8a"] if self.base == "armv8-a" else []

@@ -78,7 +78,7 @@ class KernelStore:
             raise Decline(f"{self.isa} has no {', '.join(sorted(lacking))}")
         # Only what this kernel needs, so that others are the same whatever else is allowed.
         isa = Isa(self.isa.base, made.kernel.features)
-        data = tvm_compat.compile_object(made.func, triple=self.triple, mcpu=isa.llvm_mcpu, mattr=isa.llvm_mattr())
+        data = tvm_compat.compile_object(made.func, triple=isa.triple, mcpu=isa.llvm_mcpu, mattr=isa.llvm_mattr())
         self.compiled += 1
         return made.kernel, data
 
@@ -86,7 +86,3 @@ class KernelStore:
     def features(self) -> tuple[str, ...]:
         """What the kernels need beside the base level."""
         return tuple(sorted({f for kernel in self._known.values() for f in kernel.features}))
-
-    @property
-    def triple(self) -> str:
-        return "aarch64-linux-gnu" if self.isa.base.startswith("armv8") else "x86_64-linux-gnu"

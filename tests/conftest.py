@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tilegraph.codegen import isa
+
 # No test is timed: on a busy machine a deadline fails what is right.
 settings.register_profile("tilegraph", deadline=None)
 settings.load_profile("tilegraph")
@@ -19,6 +21,18 @@ settings.load_profile("tilegraph")
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = ROOT.parent / "shared" / "corpus" / "corpus.tar.xz"
 _skipped: set[str] = set()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--isa", help="the instruction set that kernels' tests take for the host's, such as armv8-a")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module is imported: they ask for the host's instruction set by the name that is set here."""
+    wanted = config.getoption("--isa")
+    if wanted:
+        found = isa.Isa.parse(wanted)
+        isa.host = lambda: found
 
 
 def unpack_corpus(archive: Path = ARCHIVE, build: Path = ROOT / "build") -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from tests.device.emulator import TRIPLE, Emulated
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.isa import Isa, host
@@ -48,6 +50,8 @@ def numpy_dtype(stored: str) -> np.dtype[Any]:
 class _Buffer:
     """Memory of `count` bytes at 64-byte alignment plus `offset`, filled with `poison`, between guard bytes."""
 
+    fence = 0
+
     def __init__(self, count: int, offset: int, poison: int) -> None:
         self.raw = np.full(count + 2 * GUARD + 64 + offset, 0xA7, np.uint8)
         self.start = -self.raw.ctypes.data % 64 + GUARD + offset
@@ -75,6 +79,7 @@ class _Fenced(_Buffer):
     def __init__(self, count: int, poison: int, behind: bool) -> None:
         page = mmap.PAGESIZE
         room = -(-max(count, 1) // page) * page
+        self.fence = 2 if behind else 1
         self.pages = mmap.mmap(-1, room + 2 * page)
         self.raw = np.frombuffer(self.pages, np.uint8)
         self.start = page + (room - count if behind else 0)
@@ -89,19 +94,19 @@ class _Fenced(_Buffer):
 
 @dataclass
 class Compiled:
-    """A kernel in this process."""
+    """A kernel in this process. `before`: what outputs hold when it starts, by number; the others are poisoned."""
 
     lowered: Lowered
     space: Space
     kernel: Kernel
     entry: Any
     library: Any
+    before: dict[int, Array] = field(default_factory=dict)
 
     def run(self, feeds: Mapping[str, Array], tasks: int = 1, offset: int = 0) -> list[Array]:
         """The outputs; `feeds` by value name. `offset` misaligns every buffer (bytes)."""
         return self._run(feeds, tasks, lambda count, poison: _Buffer(count, offset, poison))
 
-    before: dict[int, Array] = field(default_factory=dict)
     def check_fences(self, feeds: Mapping[str, Array], tasks: int = 1) -> None:
         """AssertionError if the kernel reads or writes outside of its buffers. Runs it in a child process."""
         for behind in (False, True):
@@ -134,20 +139,16 @@ class Compiled:
         dtypes = [numpy_dtype(self.lowered.stored[k]) for k in places]
         results = [buffer(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, 0xC3)
                    for shape, dtype in zip(shapes, dtypes, strict=True)]
-        scratch = _Buffer(kernel.scratch.evaluate(binding), 0, 0xFF)  # always aligned
-        args = [(4, b.address) for b in (*operands, *results, scratch)]
-        args += [(1, binding[s]) for s in kernel.sizes]
-        extent = kernel.extent.evaluate(binding)
-        step = -(-extent // tasks)
         for k, result in zip(places, results, strict=True):
             if k in self.before:
                 result.inside[...] = self.before[k].reshape(-1).view(np.uint8)
+        scratch = _Buffer(kernel.scratch.evaluate(binding), 0, 0xFF)  # always aligned
+        extent = kernel.extent.evaluate(binding)
+        step = -(-extent // tasks)
         step = -(-step // kernel.align) * kernel.align
-        for begin in range(0, extent, max(step, 1)):
-            scratch.inside[...] = 0xFF
-            full = [*args, (1, begin), (1, min(begin + step, extent))]
-            packed = (_Any * len(full))(*[_Any(kind, 0, value) for kind, value in full])
-            assert self.entry(None, packed, len(full), ctypes.byref(_Any())) == 0
+        parts = [(begin, min(begin + step, extent)) for begin in range(0, extent, max(step, 1))]
+        returned = self._call([*operands, *results, scratch], [binding[s] for s in kernel.sizes], parts)
+        assert returned == [0] * len(parts)
         for k, (operand, array) in enumerate(zip(operands, sources, strict=True)):
             operand.check(f"operand {k}")
             assert np.array_equal(operand.inside, array.reshape(-1).view(np.uint8)), f"operand {k} was changed"
@@ -157,10 +158,26 @@ class Compiled:
         return [b.inside.copy().view(dtype).reshape(shape)
                 for b, shape, dtype in zip(results, shapes, dtypes, strict=True)]
 
+    def _call(self, memory: list[_Buffer], sizes: list[int], parts: list[tuple[int, int]]) -> list[int]:
+        """What the kernel returns for each part [begin, end); the last memory is its scratch."""
+        if isinstance(self.entry, Emulated):
+            return self.entry.run(memory, sizes, parts)
+        args = [*((4, b.address) for b in memory), *((1, size) for size in sizes)]
+        returned = []
+        for part in parts:
+            memory[-1].inside[...] = 0xFF
+            full = [*args, *((1, bound) for bound in part)]
+            packed = (_Any * len(full))(*[_Any(kind, 0, value) for kind, value in full])
+            returned.append(int(self.entry(None, packed, len(full), ctypes.byref(_Any()))))
+        return returned
+
 
 def loaded(made: Generated, isa: Isa) -> tuple[Any, Any]:
-    """The entry of a kernel named tg_test, compiled and linked, and the library that it lives in."""
-    data = t.compile_object(made.func, triple="x86_64-linux-gnu", mcpu=isa.base, mattr=isa.llvm_mattr())
+    """The entry of a kernel named tg_test, compiled and linked, and the library that it lives in; a program for an
+    emulator where this machine cannot run it."""
+    data = t.compile_object(made.func, triple=isa.triple, mcpu=isa.llvm_mcpu, mattr=isa.llvm_mattr())
+    if isa.triple == TRIPLE and platform.machine() != "aarch64":
+        return Emulated(data), None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "k.so"
         link({"tg_test": data}, path)

@@ -22,7 +22,8 @@ DTYPES = ["float", "double", "float16", "bfloat16", "int64", "int32", "int8", "u
 def run(text: str, feeds: dict[str, Array], *, turned: bool = True, isa: Isa = ISAS[0], tasks: int = 3) -> Array:
     made = model(text, 17)
     lowered = lower(list(made.graph), list(made.graph.outputs), 17)
-    assert (lanes_of(plan(lowered), isa.vector_bits) > 0) is turned
+    narrow = isa.vector_bits == 128 and feeds["x"].itemsize == 8  # squares of two are not worth turning
+    assert (lanes_of(plan(lowered), isa.vector_bits) > 0) is (turned and not narrow)
     kernel = compile_lowered(lowered, isa)
     kernel.check_fences(feeds, tasks)
     return kernel.run(feeds, tasks)[0]

@@ -1,4 +1,4 @@
-"""Kernels for AArch64 are compiled, not run: this machine has no emulator and no linker for them."""
+"""Kernels for AArch64 are compiled to NEON code, wherever the tests run; tests/device runs them in an emulator."""
 
 from __future__ import annotations
 
