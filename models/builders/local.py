@@ -19,7 +19,9 @@ from models.builders.graph import DimSize, Graph
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
+    """`block`: queries that go together."""
+
     batch: DimSize
     seq: int
     hidden: int
@@ -44,13 +46,13 @@ def longformer(*, batch: DimSize = 1, seq: int = 4096, hidden: int = 768, heads:
     """
     if seq % reach or global_tokens > reach:
         raise ValueError(f"seq ({seq}) must be a multiple of reach ({reach}), which has room for the global tokens")
-    sizes = _Sizes(batch, seq, hidden, heads, reach)
+    sizes = Sizes(batch, seq, hidden, heads, reach)
     g = Graph("longformer", seed=seed)
     x = g.input("hidden_states", [batch, seq, hidden])
     pad = _penalty(g, g.input("attention_mask", [batch, seq], np.int64))
     for i in range(layers):
         with g.scope(f"layer.{i}"):
-            x = _layer(g, x, _sliding(g, x, pad, sizes, global_tokens), sizes, ffn)
+            x = layer(g, x, _sliding(g, x, pad, sizes, global_tokens), sizes, ffn)
     g.output(x, "last_hidden_state", [batch, seq, hidden])
     return g.finish()
 
@@ -65,13 +67,13 @@ def bigbird(*, batch: DimSize = 1, seq: int = 4096, hidden: int = 768, heads: in
     """
     if seq % block or seq < 8 * block:
         raise ValueError(f"seq ({seq}) must be at least 8 blocks of {block}")
-    sizes = _Sizes(batch, seq, hidden, heads, block)
+    sizes = Sizes(batch, seq, hidden, heads, block)
     g = Graph("bigbird", seed=seed)
     x = g.input("hidden_states", [batch, seq, hidden])
     pad = _penalty(g, g.input("attention_mask", [batch, seq], np.int64))
     for i in range(layers):
         with g.scope(f"layer.{i}"):
-            x = _layer(g, x, _sparse(g, x, pad, sizes, random_blocks, np.random.default_rng(seed + i)), sizes, ffn)
+            x = layer(g, x, _sparse(g, x, pad, sizes, random_blocks, np.random.default_rng(seed + i)), sizes, ffn)
     g.output(x, "last_hidden_state", [batch, seq, hidden])
     return g.finish()
 
@@ -81,7 +83,7 @@ def _penalty(g: Graph, mask: str) -> str:
     return g.op("Mul", g.op("Sub", g.const(1.0), g.op("Cast", mask, to=1)), g.const(-10000.0))
 
 
-def _heads(g: Graph, x: str, sizes: _Sizes) -> list[str]:
+def _heads(g: Graph, x: str, sizes: Sizes) -> list[str]:
     """Queries, keys and values, each [batch, heads, seq, head]."""
     made = []
     for name in ("query", "key", "value"):
@@ -92,30 +94,30 @@ def _heads(g: Graph, x: str, sizes: _Sizes) -> list[str]:
     return made
 
 
-def _blocked(g: Graph, x: str, sizes: _Sizes) -> str:
+def _blocked(g: Graph, x: str, sizes: Sizes) -> str:
     """[batch, heads, seq, head] as [batch, heads, blocks, block, head]."""
     return g.op("Reshape", x, g.const([0, sizes.heads, sizes.blocks, sizes.block, sizes.head]))
 
 
-def _merged(g: Graph, x: str, sizes: _Sizes) -> str:
+def _merged(g: Graph, x: str, sizes: Sizes) -> str:
     return g.op("Reshape", g.op("Transpose", x, perm=[0, 2, 1, 3]), g.const([0, sizes.seq, sizes.hidden]))
 
 
-def _scaled(g: Graph, scores: str, sizes: _Sizes) -> str:
+def _scaled(g: Graph, scores: str, sizes: Sizes) -> str:
     return g.op("Mul", scores, g.const(1.0 / math.sqrt(sizes.head)))
 
 
-def _flat(g: Graph, x: str, rows: int, sizes: _Sizes) -> str:
+def _flat(g: Graph, x: str, rows: int, sizes: Sizes) -> str:
     return g.op("Reshape", x, g.const([0, sizes.heads, rows, sizes.head]))
 
 
-def _full(g: Graph, q: str, k: str, v: str, pad: str, sizes: _Sizes) -> str:
+def _full(g: Graph, q: str, k: str, v: str, pad: str, sizes: Sizes) -> str:
     """Queries that see every key."""
     scores = _scaled(g, g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), sizes)
     return g.op("MatMul", s.softmax(g, g.op("Add", scores, s.unsqueeze(g, pad, 1, 2))), v)
 
 
-def _sliding(g: Graph, x: str, pad: str, sizes: _Sizes, count: int) -> str:
+def _sliding(g: Graph, x: str, pad: str, sizes: Sizes, count: int) -> str:
     q, k, v = _heads(g, x, sizes)
     block, n = sizes.block, sizes.blocks
     # Blocks with their neighbours: one block of zeros at each end, three shifted views side by side.
@@ -141,7 +143,7 @@ def _sliding(g: Graph, x: str, pad: str, sizes: _Sizes, count: int) -> str:
     return _merged(g, y, sizes)
 
 
-def _sparse(g: Graph, x: str, pad: str, sizes: _Sizes, count: int, rng: np.random.Generator) -> str:
+def _sparse(g: Graph, x: str, pad: str, sizes: Sizes, count: int, rng: np.random.Generator) -> str:
     q, k, v = _heads(g, x, sizes)
     block, n = sizes.block, sizes.blocks
     qb, kb, vb = (_blocked(g, t, sizes) for t in (q, k, v))
@@ -184,7 +186,7 @@ def _sparse(g: Graph, x: str, pad: str, sizes: _Sizes, count: int, rng: np.rando
     return _merged(g, g.op("Concat", outer[0], _flat(g, y, inner * block, sizes), outer[1], axis=2), sizes)
 
 
-def _layer(g: Graph, x: str, context: str, sizes: _Sizes, ffn: int) -> str:
+def layer(g: Graph, x: str, context: str, sizes: Sizes, ffn: int) -> str:
     with g.scope("attention.output"):
         x = _added(g, context, x, sizes.hidden, sizes.hidden)
     with g.scope("intermediate"):

@@ -47,6 +47,12 @@ class Builder:
         """The result of a new node; `like` has its dtype."""
         return self.several(op, inputs, [shape], like, **attributes)[0]
 
+    def truth(self, op: str, inputs: Sequence[ir.Value], shape: Sequence[Any]) -> ir.Value:
+        """The result of a new node, a bool."""
+        made = self.add(op, inputs, shape, inputs[0])
+        made.type = ir.TensorType(ir.DataType.BOOL)
+        return made
+
     def several(self, op: str, inputs: Sequence[ir.Value], shapes: Sequence[Sequence[Any]], like: ir.Value,
                 **attributes: Any) -> list[ir.Value]:
         name = self.site.names.node(f"{self.before.name}_{op}")
@@ -59,6 +65,11 @@ class Builder:
 
     def ints(self, values: Sequence[int]) -> ir.Value:
         return self._constant(np.array(values, np.int64), ir.DataType.INT64)
+
+    def table(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """Integers, or bools."""
+        kind = ir.DataType.BOOL if array.dtype == np.bool_ else ir.DataType.INT64
+        return self._constant(array if array.dtype == np.bool_ else array.astype(np.int64), kind)
 
     def scalar(self, number: float) -> ir.Value:
         return self._constant(np.array(number, np.float32), ir.DataType.FLOAT)

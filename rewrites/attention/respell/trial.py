@@ -17,12 +17,13 @@ from tilegraph.rewrites.attention.respell.edit import Site
 from tilegraph.rewrites.attention.respell.repeats import repeated
 from tilegraph.rewrites.attention.respell.shared import side_by_side
 from tilegraph.rewrites.attention.respell.sides import weights_first
+from tilegraph.rewrites.attention.respell.skew import unskewed
 from tilegraph.rewrites.normalise.dead_code import DeadCode
 from tilegraph.rewrites.normalise.edit import Names
 
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _LISTS = 13  # the opset from which sizes and axes of every operator are inputs
-_RULES = (repeated, sums_of_products, blocks_together, weights_first, side_by_side, beside_views)
+_RULES = (repeated, sums_of_products, blocks_together, unskewed, weights_first, side_by_side, beside_views)
 
 
 def respell_winners(model: ir.Model, stage: str, context: PassContext,

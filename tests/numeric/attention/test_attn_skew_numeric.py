@@ -1,0 +1,59 @@
+"""Attention in skewed chunks as a kernel: the answers of the export in ONNX Runtime, with and without padding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import tilegraph
+from tests.unit.attention.test_attn_skew import small
+from tilegraph.compiler import optimize
+
+
+@pytest.mark.parametrize("spelling", ["built", "longformer-ts17-eager-static", "longformer-ts17-eager-static-oe"])
+def test_answers(spelling: str, corpus: Path, tmp_path: Path) -> None:
+    """The exports without `-oe` read rows of other heads than the framework does: what counts is what they compute."""
+    path = corpus / f"{spelling}.onnx"
+    if spelling == "built":
+        path = tmp_path / "built.onnx"
+        onnx.save(small(), path)
+    made = optimize(path, offload="all")
+    assert [a["taken"] for a in made.summary.attentions] == [True] * (1 if spelling == "built" else 2)
+    made.save(tmp_path / "m")
+    tilegraph.register()
+    served = ort.InferenceSession(str(tmp_path / "m" / "model.onnx"),
+                                  providers=[tilegraph.EP_NAME, "CPUExecutionProvider"])
+    original = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+    feeds = {i.name: np.ones(i.shape, np.int64) if "mask" in i.name
+             else rng.integers(2, 90, i.shape) if "int64" in i.type
+             else rng.standard_normal(i.shape).astype(np.float32) for i in original.get_inputs()}
+    seq = feeds["attention_mask"].shape[1]
+    for lengths in ((seq, seq), (seq - 7, 3)):
+        for row, length in enumerate(lengths):
+            feeds["attention_mask"][row, length:] = 0
+        want, got = (s.run(None, feeds)[0] for s in (original, served))
+        assert np.std(want) > 1e-2
+        assert np.abs(got - want).max() <= 4e-6 * float(np.abs(want).max())
+
+
+def test_an_infinite_value_stays_within_its_reach(tmp_path: Path) -> None:
+    """Keys and values of a block are those that its product reads: NaN spreads exactly as far as in the export."""
+    onnx.save(small(batch=1), tmp_path / "a.onnx")
+    made = optimize(tmp_path / "a.onnx", offload="all")
+    made.save(tmp_path / "m")
+    tilegraph.register()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 32, 32)).astype(np.float32)
+    x[0, 9, 3] = np.inf
+    feeds = {"hidden_states": x, "attention_mask": np.ones((1, 32), np.int64)}
+    feeds["attention_mask"][0, 12:18] = 0
+    want, got = (ort.InferenceSession(str(m), providers=p).run(None, feeds)[0] for m, p in (
+        (tmp_path / "a.onnx", ["CPUExecutionProvider"]),
+        (tmp_path / "m" / "model.onnx", [tilegraph.EP_NAME, "CPUExecutionProvider"])))
+    assert 0 < np.isnan(want).all(-1).sum() < 32
+    assert (np.isnan(got) == np.isnan(want)).all()
