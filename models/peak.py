@@ -1,7 +1,6 @@
-"""How much of the machine's peak the products of a model take: their operations over the time of the whole run.
+"""The machine's peak: a loop of fused multiply-adds in registers, one thread.
 
-The peak is a loop of fused multiply-adds in registers, one thread. bfloat16 does twice as many (558 against 279 GFLOP/s
-on a Zen 5 core).
+bfloat16 does twice as many (558 against 279 GFLOP/s on a Zen 5 core).
 """
 
 from __future__ import annotations
@@ -10,22 +9,16 @@ import ctypes
 import math
 import tempfile
 import time
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import onnx_ir as ir
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.isa import host
 from tilegraph.codegen.library import link
-from tilegraph.diagnostics import Diagnostics
-from tilegraph.spec.dims import Dim, parse
+from tilegraph.spec.dims import Dim
 
 _SUMS, _STEPS, _RUNS = 24, 4096, 400
-_FASTER = {"float32": 1.0, "bf16": 2.0}
 
 
 class _Any(ctypes.Structure):
@@ -68,21 +61,3 @@ def peak() -> float:
             raise RuntimeError("the loop that measures the peak failed")
         best = min(best, time.perf_counter() - begin)
     return 2.0 * lanes * count * _STEPS / best
-
-
-def product_flop(original: Path, decisions: Diagnostics, feeds: Mapping[str, Any]) -> float:
-    """Float32 operations' worth of the products that became kernels, on `feeds`; bfloat16 counts half. NaN where a
-    number of rows is not known from the inputs' shapes."""
-    sizes: dict[str, int] = {}
-    for value in ir.load(original).graph.inputs:
-        if value.shape is not None and value.name in feeds:
-            pairs = zip(value.shape, feeds[value.name].shape, strict=True)
-            sizes |= {str(dim.value): int(size) for dim, size in pairs if not isinstance(dim, int)}
-    total = 0.0
-    for d in decisions.of("gemm", taken=True):
-        rows = parse(d.data["rows"])
-        if not rows.symbols <= sizes.keys():
-            return math.nan
-        flop = 2.0 * rows.evaluate(sizes) * d.data["depth"] * d.data["columns"]
-        total += flop / _FASTER[d.data.get("precision", "float32")]
-    return total

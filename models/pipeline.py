@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.cases import Case, Feeds, shapes
-from models.peak import product_flop
+from models.products import product_flop
 from models.required import NOT_SLOWER
 from tilegraph.bench import BenchResult, Peer, WorkerDied, WorkerRefused, bench
 from tilegraph.bench.answers import quantised
@@ -40,7 +40,7 @@ class Outcome:
     verdict: str = "failed"
     verify_s: float = 0.0
     bench_s: float = 0.0
-    flop: float = 0.0  # of products in kernels, see `peak`; 0 for models of integers
+    flop: float = 0.0  # of products in kernels, see `products`; 0 for models of integers
     rivals: list[Rival] = field(default_factory=list)  # peers other than ONNX Runtime on the original
 
     def best_peer(self, threads: int) -> tuple[str, Interval] | None:
@@ -94,7 +94,8 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
     outcome.optimize_s = time.perf_counter() - start
     outcome.summary = model.summary.to_json()
     if not quantised(original):
-        outcome.flop = product_flop(original, model.diagnostics, feeds)
+        outcome.flop = product_flop(model, feeds, lambda sizes: optimize(original, dims=sizes, dry_run=True,
+                                                                         precision=case.precision))
     start = time.perf_counter()
     for fed in (feeds, *case.others()):
         result = verify(original, folder, inputs=fed)

@@ -3,37 +3,64 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from models import pipeline, report
+from models.attention import Attention
 from models.cases import Case
-from models.peak import peak, product_flop
+from models.peak import peak
+from models.products import product_flop
 from tilegraph.bench import BenchResult, ModelTiming
-from tilegraph.diagnostics import Diagnostics
+from tilegraph.compiler import OptimizedModel, optimize
 
 
-@pytest.fixture
-def original(tmp_path: Path) -> Path:
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8, 64]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "m", info[:1], info[1:])
-    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
-    return tmp_path / "m.onnx"
+def made(tmp_path: Path, nodes: list[onnx.NodeProto], shape: list[int | str],
+         constants: Mapping[str, npt.NDArray[Any]]) -> OptimizedModel:
+    """`nodes` from x, of `shape`, to y, optimized."""
+    info = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    weights = [numpy_helper.from_array(a, n) for n, a in constants.items()]
+    graph = helper.make_graph(nodes, "m", info[:1], info[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    return optimize(tmp_path / "m.onnx", offload="all", dry_run=True)
 
 
-def test_operations_of_products(original: Path) -> None:
-    said = Diagnostics()
-    said.took("gemm", "a", "", rows="8*n", depth=64, columns=32, precision="float32")
-    said.took("gemm", "b", "", rows="10", depth=5, columns=3, precision="bf16")
-    said.refused("gemm", "c", "")
-    feeds = {"x": np.zeros((3, 8, 64), np.float32)}
-    assert product_flop(original, said, feeds) == 2 * 24 * 64 * 32 + 10 * 5 * 3
-    said.took("gemm", "d", "", rows="m", depth=64, columns=32, precision="float32")
-    assert math.isnan(product_flop(original, said, feeds))
+def test_operations_of_a_matrix_product(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = made(tmp_path, [node], ["n", 8, 64], {"w": np.ones((64, 32), np.float32)})
+    assert product_flop(model, {"x": np.zeros((3, 8, 64), np.float32)}) == 2 * 24 * 64 * 32
+
+
+def test_operations_of_convolutions(tmp_path: Path) -> None:
+    """A 3x3 of 16 to 32 channels on 10x10, and one of stride 2 for each channel."""
+    nodes = [helper.make_node("Conv", ["x", "v"], ["t"], pads=[1, 1, 1, 1]),
+             helper.make_node("Conv", ["t", "w"], ["y"], strides=[2, 2], pads=[1, 1, 1, 1], group=32)]
+    weights = {"v": np.ones((32, 16, 3, 3), np.float32), "w": np.ones((32, 1, 3, 3), np.float32)}
+    model = made(tmp_path, nodes, ["n", 16, 10, 10], weights)
+    each = 32 * 16 * 9 * 100 + 32 * 9 * 25
+    assert product_flop(model, {"x": np.zeros((2, 16, 10, 10), np.float32)}) == 2 * 2 * each
+
+
+def test_operations_of_attention_leave_out_what_is_hidden() -> None:
+    case = Attention("causal", 256, "causal")
+    model = optimize(case.model(), dry_run=True)
+    share = product_flop(model, case.inputs()) / (2 * 12 * 256 * 256 * 128)
+    assert 0.49 < share < 0.52
+
+
+def test_an_extent_that_is_not_known_asks_for_fixed_sizes(tmp_path: Path) -> None:
+    node, weight = helper.make_node("MatMul", ["x", "w"], ["y"]), {"w": np.ones((64, 32), np.float32)}
+    model, static = (made(tmp_path, [node], [rows, 64], weight) for rows in ("n", 8))
+    assert math.isnan(product_flop(model, {}))
+    assert product_flop(model, {}, lambda sizes: static) == 2 * 8 * 64 * 32
 
 
 def test_the_share_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
