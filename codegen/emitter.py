@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.extents import Extents
-from tilegraph.codegen.generated import Generated, Kernel, Packed
+from tilegraph.codegen.generated import Generated, Items, Kernel, Packed
 from tilegraph.codegen.tir_math import TirMath, V, typed
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, uneven
@@ -33,8 +33,10 @@ class Emitter(Extents):
 
     def finish(self, name: str, memory: Sequence[t.Buffer], *, extent: Dim, align: int, scratch: Dim, grain: Dim,
                packed: tuple[Packed, ...] = (), filters: tuple[tuple[int, Filters], ...] = (),
-               features: tuple[str, ...] = (), equal: tuple[tuple[Dim, Dim], ...] = ()) -> Generated:
-        """The kernel `name` of what was emitted; `memory`: buffers that lie in the scratch."""
+               features: tuple[str, ...] = (), equal: tuple[tuple[Dim, Dim], ...] = (),
+               items: tuple[Dim, dict[int | None, Dim]] | None = None) -> Generated:
+        """The kernel `name` of what was emitted; `memory`: buffers that lie in the scratch. `items`: the batch and the
+        elements from one item to the next, by slot and, as None, of the one result; see `Items`."""
         slots, outputs = tuple(sorted(self.inputs)), tuple(sorted(self.outputs))
         used = [*(self.inputs[k] for k in slots), *(self.outputs[k] for k in outputs)]
         place = t.pointer("scratch", "float32")
@@ -42,8 +44,12 @@ class Emitter(Extents):
         params = [*(pointer for pointer, _ in used), place, *self.sizes.values(), self.begin, self.end]
         body = t.sequence([*declared, *self.math.checked(self.stmts)])
         func = t.prim_func(name, params, t.import_llvm(self.imports, body) if self.imports else body)
+        batch = None
+        if items is not None:
+            assert len(outputs) == 1
+            batch = Items(items[0], tuple(items[1].get(k, Dim.of(0)) for k in (*slots, None)))
         return Generated(func, Kernel(name, slots, outputs, tuple(self.sizes), extent, align, scratch, grain, packed,
-                                      filters, features, equal))
+                                      filters, features, equal, batch))
 
     # -- integers ---------------------------------------------------------------------------------------------
     def share(self, expr: t.Expr, dtype: str = "int64") -> t.Expr:

@@ -24,6 +24,25 @@ class Packed:
 
 
 @dataclass(frozen=True)
+class Items:
+    """A range that is `count` items (elements of a batch) one after the other, each as many units.
+
+    Items can be made one by one: each needs what lies `strides` elements behind what the item before needs, for each
+    pointer in the order of the kernel's parameters; 0 for what items share.
+    """
+
+    count: Dim
+    strides: tuple[Dim, ...]
+
+    def to_json(self) -> list[Any]:
+        return [self.count.to_json(), [s.to_json() for s in self.strides]]
+
+    @staticmethod
+    def from_json(data: list[Any]) -> Items:
+        return Items(Dim.from_json(data[0]), tuple(map(Dim.from_json, data[1])))
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A kernel's function and how to call it.
 
@@ -31,6 +50,7 @@ class Kernel:
     It does the part [begin, end) of `extent`; begin is a multiple of `align`, and `grain` is worth a task of its own.
     `packed`: inputs that are constant matrices. `filters`: of constants of convolutions, see there. `features`: what it
     needs beside the base level of the instruction set. `equal`: extents that have to be equal, which the run checks.
+    `items`: whether the range is a batch of them.
     """
 
     symbol: str
@@ -45,13 +65,15 @@ class Kernel:
     filters: tuple[tuple[int, Filters], ...] = ()
     features: tuple[str, ...] = ()
     equal: tuple[tuple[Dim, Dim], ...] = ()
+    items: Items | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"symbol": self.symbol, "slots": self.slots, "outputs": self.outputs, "sizes": self.sizes,
                 "extent": self.extent.to_json(), "align": self.align, "scratch": self.scratch.to_json(),
                 "grain": self.grain.to_json(), "packed": [astuple(p) for p in self.packed],
                 "filters": [[slot, how.to_json()] for slot, how in self.filters], "features": self.features,
-                "equal": [[a.to_json(), b.to_json()] for a, b in self.equal]}
+                "equal": [[a.to_json(), b.to_json()] for a, b in self.equal],
+                "items": None if self.items is None else self.items.to_json()}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Kernel:
@@ -60,7 +82,8 @@ class Kernel:
                       Dim.from_json(data["grain"]), tuple(Packed(*p) for p in data["packed"]),
                       tuple((slot, Filters.from_json(how)) for slot, how in data["filters"]),
                       tuple(data["features"]),
-                      tuple((Dim.from_json(a), Dim.from_json(b)) for a, b in data["equal"]))
+                      tuple((Dim.from_json(a), Dim.from_json(b)) for a, b in data["equal"]),
+                      None if data["items"] is None else Items.from_json(data["items"]))
 
 
 @dataclass(frozen=True)

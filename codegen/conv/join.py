@@ -12,6 +12,7 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
+from tilegraph.ops.conv.items import join_strides
 from tilegraph.ops.conv.join import JoinSpace, Part
 from tilegraph.ops.prims import Decline
 from tilegraph.spec.dims import Dim
@@ -42,7 +43,7 @@ class _Join:
         work = space.columns * (space.blocks * len(space.parts) * 2)
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
         return e.finish(name, [], extent=space.n * space.rows, align=1, scratch=Dim.of(0), grain=grain,
-                        equal=space.equal)
+                        equal=space.equal, items=join_strides(space))
 
     def _sum(self) -> None:
         e, space = self.e, self.space

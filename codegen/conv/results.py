@@ -9,6 +9,7 @@ from tilegraph.codegen.emitter import TASK_COST, Emitter
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.conv import ConvSpace, Result
+from tilegraph.ops.conv.items import item_strides
 from tilegraph.ops.index import Var
 from tilegraph.ops.prims import Decline
 from tilegraph.ops.space import Apply, insts
@@ -43,12 +44,13 @@ class Results(ABC):
 
     def kernel(self, name: str, memory: list[t.Buffer], extent: Dim, work: Dim, scratch: Dim,
                filters: tuple[tuple[int, Filters], ...]) -> Generated:
-        """`work`: vector instructions of a unit."""
+        """`work`: vector instructions of a unit. Units of one batch element follow each other."""
         space = self.space
         if space.bias_slot is not None and space.filters % self.lanes and space.plain is None:
             filters = (*filters, (space.bias_slot, Filters("bias", self.lanes)))
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
-        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, filters=filters)
+        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, filters=filters,
+                             items=item_strides(space))
 
     def set_loop(self, var: Var | None, value: t.Expr) -> None:
         if var is not None:

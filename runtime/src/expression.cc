@@ -33,6 +33,8 @@ Register Expressions::symbol(const std::string& name) {
   return found->second;
 }
 
+bool Expressions::define(const std::string& name, Register value) { return by_name_.try_emplace(name, value).second; }
+
 Register Expressions::apply(Op op, Register left, Register right) {
   if (is_constant(left) && is_constant(right))
     return constant(compute({op, left, right, 0}, initial_[left], initial_[right]));

@@ -25,6 +25,7 @@ class Expressions {
   // constant operation overflows or divides by zero.
   Register constant(int64_t value);
   Register symbol(const std::string& name);
+  bool define(const std::string& name, Register value);  // a name for an expression; false if it has a meaning already
   Register apply(Op op, Register left, Register right);
 
   // Queries.

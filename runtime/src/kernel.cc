@@ -211,25 +211,42 @@ void Kernel::run(OrtKernelContext* context) {
   get_outputs(context, workspace, spilled ? memory + plan.arena_bytes + plan.scratch_bytes : nullptr);
   workspace.bases[program_->arena_source()] = plan.arena_bytes ? memory : nullptr;
 
-  const uint32_t* sources = program_->sources().data();
-  const std::vector<Program::Call>& calls = program_->calls();
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const Program::Call& call = calls[i];
-    const Plan::Step& step = plan.steps[i];
-    if (step.extent == 0) continue;
-    TVMFFIAny* row = plan.rows.data() + call.row;
-    for (uint32_t k = 0; k < call.pointers; ++k) {
-      auto base = static_cast<char*>(workspace.bases[sources[call.first_pointer + k]]);
-      set_pointer(row[k], base ? base + plan.offsets[call.first_pointer + k] : nullptr);
+  size_t i = 0;
+  for (size_t r = 0; r < program_->rounds().size(); ++r) {
+    const RoundsSpec& rounds = program_->rounds()[r];
+    for (; i < rounds.first; ++i) run_call(context, workspace, i, scratch, {0, 1, 1});
+    auto [items, step] = plan.rounds[r];
+    for (int64_t n = 0, end; n < items; n = end) {
+      end = n + std::min(step, items - n);
+      for (size_t k = 0; k < rounds.calls; ++k) run_call(context, workspace, i + k, scratch, {n, end, items});
     }
-    Launch what{call.function, row, call.count(), static_cast<int32_t>(call.pointers), step.extent, call.align,
-                step.tasks, step.scratch_bytes ? scratch : nullptr, step.scratch_bytes};
-    try {
-      launch(context, what);
-    } catch (const Error& e) {
-      throw Error(ORT_RUNTIME_EXCEPTION, cat(program_->node(), ": ", call.name.empty() ? "kernel" : "node", " '",
-                                             call.name.empty() ? call.symbol : call.name, "' failed: ", e.what()));
-    }
+    i += rounds.calls;
+  }
+  for (; i < program_->calls().size(); ++i) run_call(context, workspace, i, scratch, {0, 1, 1});
+}
+
+void Kernel::run_call(const OrtKernelContext* context, Workspace& workspace, size_t number, char* scratch, Part part) {
+  Plan& plan = workspace.plan;
+  const Program::Call& call = program_->calls()[number];
+  const Plan::Step& step = plan.steps[number];
+  if (step.extent == 0) return;
+  const uint32_t* sources = program_->sources().data() + call.first_pointer;
+  TVMFFIAny* row = plan.rows.data() + call.row;
+  for (uint32_t k = 0; k < call.pointers; ++k) {
+    auto base = reinterpret_cast<uintptr_t>(workspace.bases[sources[k]]);
+    // As a number: the items before this round, which are not there any more, may have begun in front of the arena.
+    auto shift = plan.offsets[call.first_pointer + k] - part.first * plan.item_bytes[call.first_pointer + k];
+    set_pointer(row[k], base ? reinterpret_cast<void*>(base + static_cast<uintptr_t>(shift)) : nullptr);
+  }
+  int64_t item = step.extent / part.items, first = part.first * item, end = part.end * item;
+  int tasks = end - first == step.extent ? step.tasks : program_->tasks(call, step, end - first);
+  Launch what{call.function, row, call.count(), static_cast<int32_t>(call.pointers), first, end, call.align,
+              tasks, step.scratch_bytes ? scratch : nullptr, step.scratch_bytes};
+  try {
+    launch(context, what);
+  } catch (const Error& e) {
+    throw Error(ORT_RUNTIME_EXCEPTION, cat(program_->node(), ": ", call.name.empty() ? "kernel" : "node", " '",
+                                           call.name.empty() ? call.symbol : call.name, "' failed: ", e.what()));
   }
 }
 

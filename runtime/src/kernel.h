@@ -34,7 +34,12 @@ class Kernel : public OrtNodeComputeInfo {
   };
   class Lease;
 
+  struct Part {
+    int64_t first, end, items;  // the items that a call does, of how many
+  };
+
   void run(OrtKernelContext* context);
+  void run_call(const OrtKernelContext* context, Workspace& workspace, size_t number, char* scratch, Part part);
   void read_inputs(const OrtKernelContext* context, Workspace& workspace);
   void read_input(const OrtKernelContext* context, uint32_t input, size_t first_dim, Workspace& workspace);
   void get_outputs(OrtKernelContext* context, Workspace& workspace, char* spill);

@@ -169,15 +169,19 @@ std::vector<TensorSpec> read_tensors(const Field& field, Expressions& expression
 }
 
 Slot read_slot(const Field& field, const ProgramSpec& program, Expressions& expressions) {
-  if (field.list(2) != 2) field.fail("a slot is a kind and a place");
+  size_t parts = field.list(3);
+  if (parts < 2) field.fail("a slot is a kind and a place");
   std::string kind = field.at(size_t{0}).text();
   Field place = field.at(1);
-  if (kind == "arena") return {Slot::Kind::kArena, 0, read_size(place, expressions)};
+  Register none = expressions.constant(0);
+  if (kind == "arena")
+    return {Slot::Kind::kArena, 0, read_size(place, expressions), parts == 3 ? read_size(field.at(2), expressions) : none};
   if (kind != "input" && kind != "output") field.fail(cat("unknown slot kind '", kind, "'"));
+  if (parts == 3) field.fail("only a place in the arena has bytes of an item");
   size_t count = kind == "input" ? program.inputs.size() : program.outputs.size();
   if (count == 0) place.fail(cat("the partition has no ", kind));
   auto index = static_cast<uint32_t>(place.integer(0, static_cast<int64_t>(count) - 1));
-  return {kind == "input" ? Slot::Kind::kInput : Slot::Kind::kOutput, index, 0};
+  return {kind == "input" ? Slot::Kind::kInput : Slot::Kind::kOutput, index, none, none};
 }
 
 KernelCall read_call(const Field& field, const ProgramSpec& program, Expressions& expressions) {
@@ -196,6 +200,46 @@ KernelCall read_call(const Field& field, const ProgramSpec& program, Expressions
   call.scratch = read_size(field.at("scratch"), expressions);
   call.align = field.at("align").integer(1, INT64_MAX);
   return call;
+}
+
+// The rounds' expressions; the other ones may name their steps.
+void read_rounds(const Field& field, ProgramSpec& program) {
+  if (!field.value().contains("rounds")) return;
+  Field list = field.at("rounds");
+  size_t count = list.list(kMaxCalls);
+  for (size_t i = 0; i < count; ++i) {
+    Field item = list.at(i);
+    RoundsSpec rounds;
+    rounds.first = static_cast<size_t>(item.at("first").integer(0, kMaxCalls));
+    rounds.calls = static_cast<size_t>(item.at("calls").integer(1, kMaxCalls));
+    rounds.items = read_size(item.at("items"), program.expressions);
+    rounds.step = read_size(item.at("step"), program.expressions);
+    std::string name = item.at("name").text();
+    if (name.empty() || !program.expressions.define(name, rounds.step))
+      item.at("name").fail(cat("'", name, "' is no new name for an expression"));
+    program.rounds.push_back(rounds);
+  }
+}
+
+// Checks what a run relies on: rounds follow each other, and bytes of an item only stand in their calls.
+void check_rounds(const Field& field, const ProgramSpec& program) {
+  size_t done = 0;
+  auto outside = [&](size_t end) {
+    for (; done < end; ++done)
+      for (const Slot& slot : program.calls[done].args)
+        if (!program.expressions.is_constant(slot.item) || program.expressions.constant_value(slot.item) != 0)
+          field.fail(cat("call ", done, " has an argument with bytes of an item and is in no rounds"));
+  };
+  for (const RoundsSpec& rounds : program.rounds) {
+    size_t end = rounds.first + rounds.calls;
+    if (rounds.first < done || end > program.calls.size())
+      field.at("rounds").fail(cat("calls ", rounds.first, " to ", end - 1, " are in rounds before, or do not exist"));
+    outside(rounds.first);
+    for (; done < end; ++done)
+      if (program.calls[done].align != 1)
+        field.at("rounds").fail(cat("call ", done, " has an alignment of ", program.calls[done].align, ", and must have 1"));
+  }
+  outside(program.calls.size());
 }
 
 // Every symbol must be bound by an input dim that is nothing but that symbol.
@@ -248,6 +292,7 @@ ProgramSpec Manifest::program(const std::string& partition) const {
   Expressions& expressions = program.expressions;
   program.inputs = read_tensors(field.at("inputs"), expressions);
   program.outputs = read_tensors(field.at("outputs"), expressions);
+  read_rounds(field, program);
   Field arena = field.at("arena");
   program.arena_bytes = read_size(arena.at("bytes"), expressions);
   Field alignment = arena.at("alignment");
@@ -264,6 +309,7 @@ ProgramSpec Manifest::program(const std::string& partition) const {
       program.equal.emplace_back(read_size(pair.at(size_t{0}), expressions), read_size(pair.at(size_t{1}), expressions));
     }
   }
+  check_rounds(field, program);
   check_symbols(program, field);
   return program;
 }

@@ -31,6 +31,7 @@ struct Slot {
   enum class Kind : uint8_t { kInput, kOutput, kArena } kind;
   uint32_t index;   // input, output
   Register offset;  // arena: bytes
+  Register item;    // arena: bytes of an item of which only those of one round exist; 0 if all do
 };
 
 struct KernelCall {
@@ -42,12 +43,19 @@ struct KernelCall {
   int64_t align;
 };
 
+// Calls that are done for `step` of their `items` at a time.
+struct RoundsSpec {
+  size_t first, calls;
+  Register items, step;
+};
+
 struct ProgramSpec {
   Expressions expressions;
   std::vector<TensorSpec> inputs, outputs;
   Register arena_bytes;
   std::vector<KernelCall> calls;
   std::vector<std::pair<Register, Register>> equal;  // extents that must be equal
+  std::vector<RoundsSpec> rounds;                    // in the order of the calls, none in two of them
 };
 
 struct LibrarySpec {

@@ -74,8 +74,8 @@ struct Job {
       block = blocks.take();
       set_pointer(row[c.scratch_at], c.scratch + block * c.scratch_bytes);
     }
-    row[c.count - 2].v_int64 = first * c.align;
-    row[c.count - 1].v_int64 = task + 1 == c.tasks ? c.extent : last * c.align;
+    row[c.count - 2].v_int64 = c.first + first * c.align;
+    row[c.count - 1].v_int64 = task + 1 == c.tasks ? c.end : c.first + last * c.align;
     TVMFFIAny result{};
     if (c.function(nullptr, row, c.count, &result) != 0) failure.record();
     if (c.scratch) blocks.give_back(block);
@@ -94,14 +94,14 @@ int task_count(int64_t extent, int64_t grain, int64_t align, int cap) {
 void launch(const OrtKernelContext* context, const Launch& call) {
   if (call.tasks == 1) {
     set_pointer(call.arguments[call.scratch_at], call.scratch);
-    call.arguments[call.count - 2].v_int64 = 0;
-    call.arguments[call.count - 1].v_int64 = call.extent;
+    call.arguments[call.count - 2].v_int64 = call.first;
+    call.arguments[call.count - 1].v_int64 = call.end;
     TVMFFIAny result{};
     if (call.function(nullptr, call.arguments, call.count, &result) != 0)
       throw Error(ORT_RUNTIME_EXCEPTION, take_kernel_error());
     return;
   }
-  int64_t units = ceil_divide(call.extent, call.align);
+  int64_t units = ceil_divide(call.end - call.first, call.align);
   Job job{call, units / call.tasks, units % call.tasks, {}, {}};
   // As many batches as tasks: with 0, ONNX Runtime deals the tasks out evenly beforehand, and a slow thread holds all up.
   auto tasks = static_cast<size_t>(call.tasks);

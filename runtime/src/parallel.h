@@ -17,7 +17,7 @@ struct Launch {
   TVMFFIAny* arguments;
   int32_t count;            // of arguments
   int32_t scratch_at;       // index of the scratch pointer
-  int64_t extent;           // at least 1
+  int64_t first, end;       // the part of the extent to do, not empty; `first` is a multiple of `align`
   int64_t align;            // every begin is a multiple of it
   int tasks;                // from task_count
   char* scratch;            // `tasks` blocks of scratch_bytes, or null

@@ -25,6 +25,7 @@ Program::Program(ProgramSpec spec, std::shared_ptr<Library> library, std::string
       sources_.push_back(arena ? arena_source()
                                : slot.index + (slot.kind == Slot::Kind::kOutput ? static_cast<uint32_t>(spec_.inputs.size()) : 0));
       offset_registers_.push_back(arena ? slot.offset : zero_);
+      item_registers_.push_back(arena ? slot.item : zero_);
       is_arena_.push_back(arena);
     }
     row_arguments_ += static_cast<size_t>(c.count());
@@ -43,6 +44,8 @@ Plan Program::new_plan() const {
   Plan plan;
   plan.registers = spec_.expressions.registers();
   plan.offsets.resize(sources_.size());
+  plan.item_bytes.resize(sources_.size());
+  plan.rounds.resize(spec_.rounds.size());
   plan.steps.resize(calls_.size());
   plan.rows.resize(row_arguments_);
   return plan;
@@ -128,6 +131,7 @@ void Program::plan_calls(Plan& plan) const {
   plan.scratch_bytes = 0;
   for (size_t i = 0; i < sources_.size(); ++i) {
     plan.offsets[i] = size(plan, offset_registers_[i], "an arena offset");
+    plan.item_bytes[i] = size(plan, item_registers_[i], "the bytes of an item");
     if (is_arena_[i] && static_cast<size_t>(plan.offsets[i]) > plan.arena_bytes)
       refuse(cat("an arena offset (", plan.offsets[i], ") lies outside the arena of ", plan.arena_bytes, " bytes"));
   }
@@ -135,7 +139,8 @@ void Program::plan_calls(Plan& plan) const {
     const Call& call = calls_[i];
     Plan::Step& step = plan.steps[i];
     step.extent = size(plan, call.extent, "the extent");
-    step.tasks = step.extent ? task_count(step.extent, size(plan, call.grain, "the grain"), call.align, max_tasks_) : 0;
+    step.grain = size(plan, call.grain, "the grain");
+    step.tasks = step.extent ? tasks(call, step, step.extent) : 0;
     step.scratch_bytes = round_up_bytes(static_cast<size_t>(size(plan, call.scratch, "the scratch size")));
     plan.scratch_bytes = std::max(plan.scratch_bytes, multiply_bytes(step.scratch_bytes, static_cast<size_t>(step.tasks)));
     TVMFFIAny* row = plan.rows.data() + call.row + call.pointers;
@@ -146,12 +151,36 @@ void Program::plan_calls(Plan& plan) const {
   }
 }
 
+void Program::plan_rounds(Plan& plan) const {
+  for (size_t i = 0; i < spec_.rounds.size(); ++i) {
+    const RoundsSpec& rounds = spec_.rounds[i];
+    Plan::Rounds& made = plan.rounds[i];
+    made.items = size(plan, rounds.items, "the number of items");
+    made.step = std::max<int64_t>(size(plan, rounds.step, "the number of items of a round"), 1);
+    bool empty = true;
+    for (size_t k = rounds.first; k < rounds.first + rounds.calls; ++k) {
+      int64_t extent = plan.steps[k].extent;
+      empty = empty && extent == 0;
+      if (made.items ? extent % made.items : extent)
+        refuse(cat("call ", k, " has ", extent, " units for ", made.items, " items"));
+      for (uint32_t p = 0; p < calls_[k].pointers; ++p)
+        multiply_bytes(static_cast<size_t>(plan.item_bytes[calls_[k].first_pointer + p]), static_cast<size_t>(made.items));
+    }
+    if (empty) made.items = 0;
+  }
+}
+
+int Program::tasks(const Call& call, const Plan::Step& step, int64_t extent) const {
+  return task_count(extent, step.grain, call.align, max_tasks_);
+}
+
 void Program::make_plan(Plan& plan, const std::vector<uint32_t>& checked) const {
   plan.valid = false;
   bind(plan, checked);
   check_equal(plan);
   plan_outputs(plan);
   plan_calls(plan);
+  plan_rounds(plan);
   plan.valid = true;
 }
 

@@ -16,9 +16,13 @@ namespace tilegraph {
 // What a program works out from its inputs' shapes. Kept between runs and used again while the shapes stay the same.
 struct Plan {
   struct Step {
-    int64_t extent;
-    int tasks;
+    int64_t extent, grain;
+    int tasks;               // of the whole extent
     size_t scratch_bytes;  // of one task, a multiple of 64
+  };
+
+  struct Rounds {
+    int64_t items, step;  // step is at least 1; the extent of each call is a multiple of items, 0 if that is 0
   };
 
   bool valid = false;
@@ -27,7 +31,9 @@ struct Plan {
   std::vector<int64_t> output_dims;  // of all outputs, one after the other
   std::vector<size_t> output_bytes;
   std::vector<int64_t> offsets;      // added to the base pointer of each pointer argument
+  std::vector<int64_t> item_bytes;   // likewise taken off it for each item before the round
   std::vector<Step> steps;
+  std::vector<Rounds> rounds;        // of those of the program
   std::vector<TVMFFIAny> rows;       // the argument rows of all calls
   size_t arena_bytes = 0;            // a multiple of 64
   size_t scratch_bytes = 0;          // behind the arena; the calls share it
@@ -56,9 +62,13 @@ class Program {
   const std::vector<TensorSpec>& inputs() const { return spec_.inputs; }
   const std::vector<TensorSpec>& outputs() const { return spec_.outputs; }
   const std::vector<Call>& calls() const { return calls_; }
+  const std::vector<RoundsSpec>& rounds() const { return spec_.rounds; }
   // The base pointer of each pointer argument: an input, then an output, then the arena (the last one).
   const std::vector<uint32_t>& sources() const { return sources_; }
   uint32_t arena_source() const { return static_cast<uint32_t>(spec_.inputs.size() + spec_.outputs.size()); }
+
+  // How many tasks a part of `extent` units of a call is split into.
+  int tasks(const Call& call, const Plan::Step& step, int64_t extent) const;
 
   bool has_static_shape(size_t input) const;
   Plan new_plan() const;
@@ -78,6 +88,7 @@ class Program {
   void bind(Plan& plan, const std::vector<uint32_t>& checked) const;
   void plan_outputs(Plan& plan) const;
   void plan_calls(Plan& plan) const;
+  void plan_rounds(Plan& plan) const;
 
   ProgramSpec spec_;
   std::shared_ptr<Library> library_;
@@ -85,7 +96,7 @@ class Program {
   int max_tasks_;
   std::vector<Call> calls_;
   std::vector<uint32_t> sources_;
-  std::vector<Register> offset_registers_;
+  std::vector<Register> offset_registers_, item_registers_;
   std::vector<uint8_t> is_arena_;
   Register zero_ = 0;
   size_t row_arguments_ = 0;

@@ -25,6 +25,7 @@ from tilegraph.spec.artifact import (
     Library,
     Manifest,
     Program,
+    Rounds,
     Slot,
     TensorSpec,
     library_file,
@@ -102,8 +103,8 @@ def result(at: int) -> Slot:
     return Slot("output", Dim.of(at))
 
 
-def arena(offset: DimLike) -> Slot:
-    return Slot("arena", Dim.of(offset))
+def arena(offset: DimLike, item: DimLike = 0) -> Slot:
+    return Slot("arena", Dim.of(offset), Dim.of(item))
 
 
 def call(symbol: str, args: Sequence[Slot], sizes: Sequence[DimLike], extent: DimLike, *, grain: DimLike = 1 << 30,
@@ -113,8 +114,8 @@ def call(symbol: str, args: Sequence[Slot], sizes: Sequence[DimLike], extent: Di
 
 
 def program(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], calls: Sequence[KernelCall],
-            arena_bytes: DimLike = 0) -> Program:
-    return Program(tuple(inputs), tuple(outputs), Dim.of(arena_bytes), tuple(calls))
+            arena_bytes: DimLike = 0, rounds: Sequence[Rounds] = ()) -> Program:
+    return Program(tuple(inputs), tuple(outputs), Dim.of(arena_bytes), tuple(calls), rounds=tuple(rounds))
 
 
 def onnx_dtype(name: str) -> int:

@@ -35,6 +35,7 @@ def at(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
 
 P = ("partitions", "p")
 CALL = (*P, "calls", 0)
+ROUNDS = {"first": 0, "calls": 1, "items": "n", "step": 2, "name": "r"}
 DEEP: Any = "n"
 for _ in range(40):
     DEEP = ["+", DEEP, 1]
@@ -90,6 +91,15 @@ MALFORMED = {
     "align symbol": (at(*CALL, "align", value="n"), "align: it must be an integer"),
     "symbol": (at(*CALL, "symbol", value=""), "symbol: it is not a symbol"),
     "symbol with a zero": (at(*CALL, "symbol", value="add_one\0x"), "symbol: it is not a symbol"),
+    "item of an input": (at(*CALL, "args", 0, value=["input", 0, 4]), "only a place in the arena has bytes of an item"),
+    "item without rounds": (at(*CALL, "args", 0, value=["arena", 0, 4]), "call 0 has an argument with bytes"),
+    "long slot": (at(*CALL, "args", 0, value=["arena", 0, 4, 4]), "4 entries, more than 3"),
+    "rounds": (at(*P, "rounds", value=[{}]), r"rounds\[0\]: it has no field 'first'"),
+    "rounds of no call": (at(*P, "rounds", value=[ROUNDS | {"first": 1}]), "calls 1 to 1 are in rounds before, or"),
+    "rounds twice": (at(*P, "rounds", value=[ROUNDS, ROUNDS | {"name": "s"}]), "calls 0 to 0 are in rounds before"),
+    "rounds of nothing": (at(*P, "rounds", value=[ROUNDS | {"calls": 0}]), "calls: it is 0, outside 1"),
+    "name of rounds": (at(*P, "rounds", value=[ROUNDS | {"name": "n"}]), "'n' is no new name"),
+    "step": (at(*P, "rounds", value=[ROUNDS | {"step": -1}]), "step: it is -1, and cannot be negative"),
     "arena bytes": (at(*P, "arena", "bytes", value=-1), "arena.bytes: it is -1"),
     "arena alignment": (at(*P, "arena", "alignment", value=4096), "only an arena alignment of 64"),
 }

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from tilegraph.codegen.generated import Kernel
 from tilegraph.codegen.kernels import KernelStore
 from tilegraph.compiler.packing import Packer
+from tilegraph.compiler.rounds import Local, find_rounds, lifetimes
 from tilegraph.memory import Buffer, plan
 from tilegraph.ops.attention import PARTIAL, lower_attention, plan_attention
 from tilegraph.ops.conv import lower_conv, lower_join
@@ -18,7 +19,7 @@ from tilegraph.ops.gemm import lower_gemm
 from tilegraph.ops.lower import lower_region, prims_of, reports
 from tilegraph.ops.lower.base import shape_of
 from tilegraph.ops.prims import Decline, Input, Lowered
-from tilegraph.spec.artifact import KernelCall, Program, Slot, TensorSpec
+from tilegraph.spec.artifact import KernelCall, Program, Rounds, Slot, TensorSpec
 from tilegraph.spec.dims import Dim, Shape
 
 
@@ -59,15 +60,18 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
     for value, shape in shapes.items():
         symbols.learn(value, shape)
     inner = [v for v in shapes if v not in set(outputs)]
-    arena = plan(_lifetimes(inner, steps, shapes, symbols))
+    known = {v: symbols.shape(shape) for v, shape in shapes.items()}
+    rounds, local = find_rounds(steps, known, set(outputs), symbols.dim, symbols.bound)
+    arena = plan(_lifetimes(inner, steps, known, rounds, local))
     places: dict[ir.Value, Slot] = {v: Slot("input", Dim.of(k)) for k, v in enumerate(inputs)}
     places |= {v: Slot("output", Dim.of(k)) for k, v in enumerate(outputs)}
-    places |= {v: Slot("arena", arena.offsets[_buffer_name(inner.index(v))]) for v in inner}
+    places |= {v: Slot("arena", arena.offsets[_buffer_name(k)],
+                       local[v].item if v in local else Dim.of(0)) for k, v in enumerate(inner)}
     calls = tuple(_call(step, places, symbols) for step in steps)
     program = Program(
         tuple(TensorSpec(v.name or "", stored_name(v.dtype), symbols.shape(shape_of(v)), _constant(v)) for v in inputs),
-        tuple(TensorSpec(v.name or "", stored_name(v.dtype), symbols.shape(shapes[v])) for v in outputs),
-        arena.total, calls, _equal(steps, symbols))
+        tuple(TensorSpec(v.name or "", stored_name(v.dtype), known[v]) for v in outputs),
+        arena.total, calls, _equal(steps, symbols), rounds)
     symbols.check(program)
     return Built(program, tuple(inputs), tuple(outputs))
 
@@ -173,6 +177,10 @@ class _Symbols:
         for call in program.calls:
             for dim in (*call.sizes, call.extent, call.grain, call.scratch):
                 used |= dim.symbols
+            for slot in call.args:
+                used |= slot.item.symbols
+        for rounds in program.rounds:
+            used |= rounds.items.symbols | rounds.step.symbols
         if used - self.bound:
             raise Decline(f"the extent {min(used - self.bound)} is not known from the partition's inputs")
 
@@ -182,12 +190,14 @@ def _buffer_name(k: int) -> str:
 
 
 def _lifetimes(inner: Sequence[ir.Value], steps: Sequence[_Step], shapes: Mapping[ir.Value, Shape],
-               symbols: _Symbols) -> list[Buffer]:
+               rounds: Sequence[Rounds], local: Mapping[ir.Value, Local]) -> list[Buffer]:
     buffers = []
     for k, value in enumerate(inner):
         alive = [n for n, step in enumerate(steps) if value in step.writes or value in step.reads]
-        size = Dim.product(symbols.shape(shapes[value])) * BYTES[stored_name(value.dtype)]
-        buffers.append(Buffer(_buffer_name(k), size, alive[0], alive[-1]))
+        size = Dim.product(shapes[value]) * BYTES[stored_name(value.dtype)]
+        if value in local:
+            size = local[value].item * Dim.symbol(local[value].rounds.name)
+        buffers.append(Buffer(_buffer_name(k), size, *lifetimes(alive, rounds, value in local)))
     return buffers
 
 

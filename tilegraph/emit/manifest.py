@@ -132,8 +132,10 @@ def _dims(program: Program) -> Iterator[Dim]:
         yield from tensor.shape
     yield program.arena_bytes
     for call in program.calls:
-        yield from (s.at for s in call.args)
+        yield from (d for s in call.args for d in (s.at, s.item))
         yield from (*call.sizes, call.extent, call.grain, call.scratch)
+    for rounds in program.rounds:
+        yield from (rounds.items, rounds.step)
 
 
 def _operations(dim: Dim) -> Iterator[str]:

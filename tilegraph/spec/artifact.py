@@ -52,17 +52,21 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a kernel argument lives: kind "input" or "output" with an index, or "arena" with a byte offset."""
+    """Where a kernel argument lives: kind "input" or "output" with an index, or "arena" with a byte offset.
+
+    `item`: of a value of which the arena holds one round's items only, the bytes of an item; see `Rounds`.
+    """
 
     kind: str
     at: Dim
+    item: Dim = field(default_factory=lambda: Dim.of(0))
 
     def to_json(self) -> list[Any]:
-        return [self.kind, self.at.to_json()]
+        return [self.kind, self.at.to_json(), *([] if self.item == 0 else [self.item.to_json()])]
 
     @staticmethod
     def from_json(data: list[Any]) -> Slot:
-        return Slot(data[0], Dim.from_json(data[1]))
+        return Slot(data[0], *map(Dim.from_json, data[1:]))
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,28 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """`calls` calls from `first` on that are done for `step` of their `items` at a time, so that what they hand each
+    other stays in the caches. The extent of each is a multiple of `items`: the units of one item follow each other.
+    `name`: the symbol of `step` in the program's other expressions."""
+
+    first: int
+    calls: int
+    items: Dim
+    step: Dim
+    name: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"first": self.first, "calls": self.calls, "items": self.items.to_json(), "step": self.step.to_json(),
+                "name": self.name}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Rounds:
+        return Rounds(data["first"], data["calls"], Dim.from_json(data["items"]), Dim.from_json(data["step"]),
+                      data["name"])
+
+
+@dataclass(frozen=True)
 class Program:
     """A partition as the serving side runs it: calls in order over inputs, outputs and one arena."""
 
@@ -107,12 +133,14 @@ class Program:
     arena_bytes: Dim
     calls: tuple[KernelCall, ...]
     equal: tuple[tuple[Dim, Dim], ...] = ()  # extents that must be equal, checked on each run
+    rounds: tuple[Rounds, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         equal = {"equal": [[a.to_json(), b.to_json()] for a, b in self.equal]} if self.equal else {}
+        rounds = {"rounds": [r.to_json() for r in self.rounds]} if self.rounds else {}
         return {"inputs": [t.to_json() for t in self.inputs], "outputs": [t.to_json() for t in self.outputs],
                 "arena": {"bytes": self.arena_bytes.to_json(), "alignment": ARENA_ALIGNMENT},
-                "calls": [c.to_json() for c in self.calls], **equal}
+                "calls": [c.to_json() for c in self.calls], **equal, **rounds}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Program:
@@ -120,7 +148,8 @@ class Program:
                        tuple(TensorSpec.from_json(t) for t in data["outputs"]),
                        Dim.from_json(data["arena"]["bytes"]),
                        tuple(KernelCall.from_json(c) for c in data["calls"]),
-                       tuple((Dim.from_json(a), Dim.from_json(b)) for a, b in data.get("equal", [])))
+                       tuple((Dim.from_json(a), Dim.from_json(b)) for a, b in data.get("equal", [])),
+                       tuple(map(Rounds.from_json, data.get("rounds", []))))
 
 
 @dataclass(frozen=True)
