@@ -36,11 +36,8 @@ def available() -> int | None:
 
 def _cached(group: Path) -> int:
     """Bytes of files that the group's programs have read, which the system takes back when it needs them."""
-    for line in (group / "memory.stat").read_text().splitlines():
-        name, _, size = line.partition(" ")
-        if name == "inactive_file":
-            return int(size)
-    return 0
+    lines = (group / "memory.stat").read_text().splitlines()
+    return sum(int(line.partition(" ")[2]) for line in lines if line.startswith(("inactive_file ", "active_file ")))
 
 
 def free_bytes() -> int | None:
@@ -49,13 +46,15 @@ def free_bytes() -> int | None:
     return None if free is None else max(free - RESERVE_BYTES, 0)
 
 
-def limit_self(size: int) -> None:
-    """Lets this process take no more than `size` bytes beside what it has.
-
-    Should the system run out all the same, it is the first to be ended.
-    """
+def first_to_go() -> None:
+    """Should the system run out of memory, it ends this process before others."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def limit_self(size: int) -> None:
+    """Lets this process take no more than `size` bytes beside what it has; first of all, see `first_to_go`."""
+    first_to_go()
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         size += int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024

@@ -9,13 +9,18 @@ import select
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tilegraph.bench.machine import memory
 from tilegraph.bench.peers import Peer
 from tilegraph.errors import EnvironmentProblem, InputError, NotEnoughMemory, TilegraphError
-from tilegraph.system import free_bytes, gigabytes, ran_out
+from tilegraph.system import RESERVE_BYTES, available, gigabytes, ran_out
+
+POLL_S = 0.05  # between looks at the memory while a worker is at work
+LARGE_BYTES = 1 << 30  # what a worker must have taken to be to blame
 
 
 class WorkerDied(TilegraphError):
@@ -35,7 +40,7 @@ class WorkerRefused(InputError):
 
 
 class WorkerOutOfMemory(WorkerRefused, NotEnoughMemory):
-    """A worker needs more memory than was free when it started."""
+    """A worker needs more memory than there is."""
 
 
 class WorkerProcess:
@@ -58,8 +63,7 @@ class WorkerProcess:
             self._errors.close()
             raise EnvironmentProblem(f"bench: {command[0]} cannot be started for {peer.name} ({error.strerror}); give "
                                      "the Python interpreter that has what this peer needs") from error
-        self._free = free_bytes()
-        self.bound = self.ask("start", cpus=cpus, memory=self._free)
+        self.bound = self.ask("start", cpus=cpus)
 
     def __enter__(self) -> WorkerProcess:
         return self
@@ -78,20 +82,40 @@ class WorkerProcess:
             self._process.stdin.flush()
         except OSError as error:
             raise self._died(do) from error
-        ready, _, _ = select.select([self._process.stdout], [], [], self._timeout_s)
-        if not ready:
+        if not self._ready(do):
             raise WorkerDied(f"bench: {self.peer.name} did not finish '{do}' in {self._timeout_s:.0f} s", self.peer)
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
             raise self._died(do)
         reply: dict[str, Any] = json.loads(line)
         if not reply.pop("ok"):
-            if self._free is not None and ran_out(f"{reply['kind']}: {reply['error']}"):
-                raise WorkerOutOfMemory(f"{self.peer.path}: {self.peer.name} needs more memory than the "
-                                        f"{gigabytes(self._free)} that are free", self.peer)
+            if ran_out(f"{reply['kind']}: {reply['error']}"):
+                raise WorkerOutOfMemory(f"{self.peer.path}: {self.peer.name} ran out of memory during '{do}'",
+                                        self.peer)
             raise WorkerRefused(f"{self.peer.path}: {' '.join(reply['error'].split())} ({reply['kind']} during "
                                 f"'{do}')", self.peer)
         return reply
+
+    def _ready(self, do: str) -> bool:
+        """Waits for the reply; False after `timeout_s`.
+
+        A worker that has taken much is ended before the system has nothing left, which would end whatever it likes. No
+        limit of the process would do: ONNX Runtime's arena asks for twice what it then touches.
+        """
+        assert self._process.stdout is not None
+        end = time.monotonic() + self._timeout_s
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._process.stdout], [], [], min(left, POLL_S))[0]:
+                return True
+            free = available()
+            if free is None or free > RESERVE_BYTES:
+                continue
+            taken = memory(self._process.pid)["anonymous"]
+            if taken > LARGE_BYTES:
+                self._process.kill()
+                raise WorkerOutOfMemory(f"{self.peer.path}: {self.peer.name} was ended during '{do}', because it had "
+                                        f"taken {gigabytes(taken)} and {gigabytes(free)} were left", self.peer)
+        return False
 
     def describe(self) -> dict[str, Any]:
         """The peer in the worker's form."""

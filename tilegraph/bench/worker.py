@@ -1,6 +1,6 @@
 """The process that runs one peer: `python -m tilegraph.bench.worker`, driven over pipes.
 
-One JSON object a line in, one out. Commands: `start` {cpus, memory}, `create` {peer, threads}, `open` {peer, threads,
+One JSON object a line in, one out. Commands: `start` {cpus}, `create` {peer, threads}, `open` {peer, threads,
 feeds, names}, `place` {cpus}, `sample` {repeats, warm_s}, `outputs` {file}, `memory`. It sleeps on its input between
 commands, so that only one peer runs at a time. Everything else that is printed goes to stderr. A peer's own interpreter
 may run it, which need not have more than numpy and the peer's engine.
@@ -15,16 +15,17 @@ import sys
 import time
 from typing import Any
 
+from tilegraph.system import first_to_go
+
 
 class Worker:
     """The commands; each returns what is sent back."""
 
     def __init__(self) -> None:
         self._open: Any = None
-        self._memory: int | None = None
 
-    def start(self, cpus: list[int] | None, memory: int | None = None) -> dict[str, Any]:
-        self._memory = memory
+    def start(self, cpus: list[int] | None) -> dict[str, Any]:
+        first_to_go()
         # Before numpy and ONNX Runtime are imported, so that their thread counts see it.
         if cpus is None:
             return {"bound": False}
@@ -54,12 +55,9 @@ class Worker:
 
         from tilegraph.bench.engines import module
         from tilegraph.bench.machine import memory
-        from tilegraph.system import limit_self
 
         engine = module(peer["engine"])
         engine.load(peer)
-        if self._memory is not None:
-            limit_self(self._memory)
         base = memory()["resident"]
         self._open = engine.create(peer, threads)
         with np.load(feeds, allow_pickle=False) as arrays:
