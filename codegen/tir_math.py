@@ -6,7 +6,9 @@ Every result is bound to a variable, so no later pass sees two operations as one
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -269,8 +271,19 @@ class TirMath:
         return [*self._before, *body, *reports]
 
     # -- reductions over lanes --------------------------------------------------------------------------------
+    def folded(self, v: V, join: Callable[[V, V], V]) -> V:
+        """All lanes joined to one, in halves as long as their number is even."""
+        while v.lanes % 2 == 0:
+            v = join(self.half(v, False), self.half(v, True))
+        if v.lanes == 1:
+            return v
+        v = self.share(v)
+        each = (V(t.Shuffle([v.expr], [t.int_imm("int32", k)]), v.dtype) for k in range(v.lanes))
+        return functools.reduce(join, each)
+
     def half(self, v: V, upper: bool) -> V:
-        """The lower or upper half of the lanes."""
+        """The lower or upper half of the lanes, of which there is an even number."""
+        assert v.lanes % 2 == 0, v.lanes
         count = v.lanes // 2
         first = count if upper else 0
         if count == 1:

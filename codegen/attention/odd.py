@@ -64,10 +64,7 @@ class Odd:
 
     def sum(self) -> V:
         e, m = self.e, self.e.math
-        value = m.share(e.read(self.total, "float32", 0, self.lanes))
-        while value.lanes > 1:
-            value = m.add(m.half(value, False), m.half(value, True))
-        return value
+        return m.folded(m.share(e.read(self.total, "float32", 0, self.lanes)), m.add)
 
     def _see(self, value: V, scale: float) -> None:
         e, m = self.e, self.e.math

@@ -110,10 +110,7 @@ def _modify(e: Emitter, space: AttentionSpace, memory: t.Buffer, place: t.Expr, 
         index = V(t.Ramp(e.i64(0), e.i64(1), lanes), "int64", lanes) if lanes > 1 else V(e.i64(0), "int64")
         x = m.select(m.lt(index, V(left, "int64")), x, e.f32(float("-inf")))
     e.write(memory, place, x, lanes)
-    most = x
-    while most.lanes > 1:
-        a, b = m.half(most, False), m.half(most, True)
-        most = m.select(m.lt(a, b), b, a)
+    most = m.folded(x, lambda a, b: m.select(m.lt(a, b), b, a))
     before = m.share(e.read(peak, "float32", 0))
     e.write(peak, 0, m.select(m.lt(before, most), most, before))
 
@@ -123,7 +120,5 @@ def _weigh(e: Emitter, memory: t.Buffer, place: t.Expr, lanes: int, base: V, tot
     m = e.math
     weight = m.share(_exp(e, m.sub(e.read(memory, "float32", place, lanes), base)))
     e.write(memory, place, weight, lanes)
-    part = weight
-    while part.lanes > 1:
-        part = m.add(m.half(part, False), m.half(part, True))
+    part = m.folded(weight, m.add)
     e.write(total, 0, m.add(e.read(total, "float32", 0), part))
