@@ -1,4 +1,9 @@
-"""Products whose left operand a task converts, a block of rows at a time, when it comes to the block."""
+"""Products whose left operand a task converts, a block of rows at a time, when it comes to the block.
+
+The scratch begins with a line that says which block of rows lies converted behind it: 0 none, else its number and one.
+The serving side clears it before a call, and hands a thread's next task the same scratch, so a thread converts a block
+of rows once and not once for each of its tasks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from abc import abstractmethod
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.gemm.kernel import ProductKernel
+from tilegraph.codegen.tir_math import V
 from tilegraph.ops.gemm import GemmSpace
 from tilegraph.spec.dims import Dim
 
@@ -34,14 +40,17 @@ class ConvertedRows(ProductKernel):
     @property
     def scratch(self) -> Dim:
         """Bytes."""
-        return Dim.min(self.space.m, self.block) * (self.pitch * 4)
+        return Dim.min(self.space.m, self.block) * (self.pitch * 4) + _WORDS * 4
 
     def start(self, unit: t.Expr, panel: t.Expr, first: t.Expr, rows: t.Expr) -> None:
         e = self.e
         self.first = first
-        with e.when(t.Or(t.EQ(unit, e.begin), t.EQ(panel, e.i64(0)))), e.loop("r", rows) as r:
-            (start,) = super().left_rows(e.share(t.Add(first, r)), 1)
-            self.convert(start, e.share(t.Mul(r, e.i64(self.pitch))))
+        number = e.share(t.Cast("int32", t.Add(t.Div(first, e.i64(self.block)), e.i64(1))), "int32")
+        with e.when(t.NE(e.read(self.left, "int32", 0).expr, number)):
+            with e.loop("r", rows) as r:
+                (start,) = super().left_rows(e.share(t.Add(first, r)), 1)
+                self.convert(start, e.share(t.Add(t.Mul(r, e.i64(self.pitch)), e.i64(_WORDS))))
+            e.write(self.left, 0, V(number, "int32"))
 
     def left_rows(self, row: t.Expr, rows: int) -> list[t.Expr]:
         start = self.e.share(self.converted(row))
@@ -49,4 +58,4 @@ class ConvertedRows(ProductKernel):
 
     def converted(self, row: t.Expr) -> t.Expr:
         """Where the row number `row` lies converted."""
-        return t.Mul(t.Sub(row, self.first), self.e.i64(self.pitch))
+        return t.Add(t.Mul(t.Sub(row, self.first), self.e.i64(self.pitch)), self.e.i64(_WORDS))

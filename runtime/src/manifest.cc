@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kFormat = 1;
-constexpr int64_t kAbi = 1;
+constexpr int64_t kAbi = 2;  // kernels of 1 rely on less
 constexpr int64_t kArenaAlignment = 64;
 constexpr size_t kMaxDepth = 64;               // of the JSON document
 constexpr size_t kMaxExpressionDepth = 32;
@@ -258,8 +258,8 @@ Manifest::Manifest(const nlohmann::json& document, const std::string& origin) : 
   if (int64_t format = root.at("format").integer(); format != kFormat)
     root.at("format").fail(cat("format ", format, " is not the one this runtime reads (", kFormat,
                                "): use the tilegraph version that wrote the folder"));
-  if (int64_t abi = root.at("abi").integer(); abi != kAbi)
-    root.at("abi").fail(cat("kernel ABI ", abi, " is not the one this runtime calls (", kAbi,
+  if (int64_t abi = root.at("abi").integer(); abi < 1 || abi > kAbi)
+    root.at("abi").fail(cat("kernel ABI ", abi, " is not one that this runtime calls (1 to ", kAbi,
                             "): use the tilegraph version that wrote the folder"));
   Field library = root.at("library");
   library_.sha256 = library.at("sha256").text();

@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstring>
 #include <mutex>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace tilegraph {
@@ -28,17 +30,19 @@ struct Failure {
 };
 
 // Hands out scratch blocks. The lowest free one first: only as many are ever touched as tasks run at the same time, and
-// they stay warm in the cache.
+// they stay warm in the cache; a kernel finds there what an earlier task of the launch made and need not make it again.
 class Blocks {
  public:
-  size_t take() {
+  // The block, and whether nobody had it before.
+  std::pair<size_t, bool> take() {
     for (;;) {
       for (size_t word = 0; word < used_.size(); ++word) {
         uint64_t seen = used_[word].load(std::memory_order_relaxed);
         while (~seen) {
           int bit = std::countr_one(seen);
-          if (used_[word].compare_exchange_weak(seen, seen | uint64_t{1} << bit, std::memory_order_acquire))
-            return word * 64 + static_cast<size_t>(bit);
+          uint64_t one = uint64_t{1} << bit;
+          if (used_[word].compare_exchange_weak(seen, seen | one, std::memory_order_acquire))
+            return {word * 64 + static_cast<size_t>(bit), !(had_[word].fetch_or(one, std::memory_order_relaxed) & one)};
         }
       }
     }
@@ -48,7 +52,7 @@ class Blocks {
   }
 
  private:
-  std::array<std::atomic<uint64_t>, kTaskLimit / 64> used_{};
+  std::array<std::atomic<uint64_t>, kTaskLimit / 64> used_{}, had_{};
 };
 
 struct Job {
@@ -71,8 +75,11 @@ struct Job {
     std::memcpy(row, c.arguments, sizeof(TVMFFIAny) * static_cast<size_t>(c.count));
     size_t block = 0;
     if (c.scratch) {
-      block = blocks.take();
-      set_pointer(row[c.scratch_at], c.scratch + block * c.scratch_bytes);
+      bool fresh = false;
+      std::tie(block, fresh) = blocks.take();
+      char* scratch = c.scratch + block * c.scratch_bytes;
+      if (fresh) std::memset(scratch, 0, kMark);
+      set_pointer(row[c.scratch_at], scratch);
     }
     row[c.count - 2].v_int64 = c.first + first * c.align;
     row[c.count - 1].v_int64 = task + 1 == c.tasks ? c.end : c.first + last * c.align;
@@ -93,6 +100,7 @@ int task_count(int64_t extent, int64_t grain, int64_t align, int cap) {
 
 void launch(const OrtKernelContext* context, const Launch& call) {
   if (call.tasks == 1) {
+    if (call.scratch) std::memset(call.scratch, 0, kMark);
     set_pointer(call.arguments[call.scratch_at], call.scratch);
     call.arguments[call.count - 2].v_int64 = call.first;
     call.arguments[call.count - 1].v_int64 = call.end;

@@ -20,9 +20,11 @@ struct Launch {
   int64_t first, end;       // the part of the extent to do, not empty; `first` is a multiple of `align`
   int64_t align;            // every begin is a multiple of it
   int tasks;                // from task_count
-  char* scratch;            // `tasks` blocks of scratch_bytes, or null
+  char* scratch;            // `tasks` blocks of scratch_bytes, or null; what tasks of one launch leave in a block stays
   size_t scratch_bytes;     // of one task, a multiple of 64
 };
+
+inline constexpr size_t kMark = 64;  // bytes that a block begins with, 0 for the first task of a launch that gets it
 
 // How many tasks [0, extent) is split into: one for every `grain` units, at most `cap`, each with a whole multiple of
 // `align` units except the last. At least 1 for extent >= 1.

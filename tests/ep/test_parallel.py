@@ -110,6 +110,29 @@ KERNEL(sum) {
     np.testing.assert_array_equal(session.run(None, feeds)[0], np.full(64, count * (count - 1) / 2))
 
 
+@pytest.mark.parametrize("max_tasks", [1, 8])
+def test_scratch_begins_cleared_and_is_kept_within_a_call(serve: Serve, compile_kernels: Callable[..., Path],
+                                                          max_tasks: int) -> None:
+    """On one thread a call's first task finds a mark of 0 in its scratch, whatever ran before, the others what it left."""
+    library = compile_kernels(r"""
+KERNEL(first) {
+  int bad_tag = 0;
+  int64_t* y = POINTER(int64_t, 1);
+  int64_t* scratch = POINTER(int64_t, 2);
+  CHECK_TAGS(5);
+  for (int i = 0; i < 8; ++i) if (scratch[i] != scratch[0]) return raise_error("ValueError", "a part is cleared");
+  for (int64_t i = BEGIN; i < END; ++i) y[i] = scratch[0];
+  for (int i = 0; i < 8; ++i) scratch[i] = 7;
+  return 0;
+}""")
+    spec = ep.program([ep.tensor("x", "int64", 64)], [ep.tensor("y", "int64", 64), ep.tensor("z", "int64", 64)],
+                      [ep.call("first", [ep.source(0), ep.result(k)], [], 64, grain=8, scratch=64) for k in (0, 1)])
+    session = serve(ep.Artifact(library, {"p": spec}), threads=1, options={"max_tasks": max_tasks})
+    for _ in range(3):
+        for made in session.run(None, {"x": np.zeros(64, np.int64)}):
+            assert made.tolist() == [0] * (64 // max_tasks) + [7] * (64 - 64 // max_tasks)
+
+
 def test_an_error_in_one_task(serve: Serve, compile_kernels: Callable[..., Path]) -> None:
     library = compile_kernels(r"""
 KERNEL(one_fails) {

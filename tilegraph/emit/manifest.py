@@ -72,8 +72,8 @@ def from_bytes(data: bytes, where: str) -> Manifest:
         raise InputError(f"{where}: not readable as JSON ({error}); optimize the model again") from error
     if not isinstance(found, dict) or "format" not in found:
         raise InputError(f"{where}: not a tilegraph manifest; give a folder that `tilegraph optimize` wrote")
-    for field, supported in (("format", MANIFEST_FORMAT), ("abi", KERNEL_ABI)):
-        if found.get(field) != supported:
+    for field, oldest, supported in (("format", MANIFEST_FORMAT, MANIFEST_FORMAT), ("abi", 1, KERNEL_ABI)):
+        if found.get(field) not in range(oldest, supported + 1):
             raise InputError(f"{where}: {field} {found.get(field)!r}, but this tilegraph reads {field} {supported}; "
                              "optimize the model again with this version")
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from tilegraph.spec.dims import Dim, Shape
 
 MANIFEST_FORMAT = 1
-KERNEL_ABI = 1
+KERNEL_ABI = 2  # kernels of 1 rely on less: scratch that holds anything
 ARENA_ALIGNMENT = 64  # bytes
 
 EP_NAME = "TileGraphExecutionProvider"
