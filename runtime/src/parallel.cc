@@ -94,8 +94,10 @@ void run_task(void* job, size_t task) noexcept { static_cast<Job*>(job)->run(sta
 }  // namespace
 
 int task_count(int64_t extent, int64_t grain, int64_t align, int cap) {
-  int64_t wanted = std::min(ceil_divide(extent, std::max<int64_t>(grain, 1)), ceil_divide(extent, align));
-  return static_cast<int>(std::clamp<int64_t>(wanted, 1, cap));
+  // A power of two: two or four threads would share three or five tasks badly.
+  auto wanted = static_cast<uint64_t>(std::clamp<int64_t>(ceil_divide(extent, std::max<int64_t>(grain, 1)), 1, cap));
+  int64_t tasks = std::min(static_cast<int64_t>(std::bit_ceil(wanted)), ceil_divide(extent, align));
+  return static_cast<int>(std::clamp<int64_t>(tasks, 1, cap));
 }
 
 void launch(const OrtKernelContext* context, const Launch& call) {

@@ -26,8 +26,8 @@ struct Launch {
 
 inline constexpr size_t kMark = 64;  // bytes that a block begins with, 0 for the first task of a launch that gets it
 
-// How many tasks [0, extent) is split into: one for every `grain` units, at most `cap`, each with a whole multiple of
-// `align` units except the last. At least 1 for extent >= 1.
+// How many tasks [0, extent) is split into: one for every `grain` units, rounded up to a power of two so that threads get
+// equal numbers, at most `cap`, each with a whole multiple of `align` units except the last. At least 1 for extent >= 1.
 int task_count(int64_t extent, int64_t grain, int64_t align, int cap);
 
 // Runs the call; returns after all of its tasks. Throws RUNTIME_EXCEPTION with the kernel's message if one fails.
