@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -48,7 +49,7 @@ def sources(value: ir.Value) -> list[ir.Value]:
 
 def moves(node: ir.Node) -> bool:
     """Whether a node only moves elements; one that takes constants in may still turn out not to."""
-    if node.domain != "" or node.op_type not in _RULES:
+    if node.domain != "" or (node.op_type not in _RULES and node.op_type != "Split"):
         return False
     if node.op_type in ("Cast", "Where"):  # constants are cast, and chosen by
         return _is_constant(node.inputs[0])
@@ -108,7 +109,7 @@ class Tracer:
         node = value.producer()
         if node is None or not moves(node):
             raise Untraceable(f"{value.name} is made by more than moving elements")
-        made = _RULES[node.op_type](self, node)
+        made = _split(self, node, value.index() or 0) if node.op_type == "Split" else _RULES[node.op_type](self, node)
         if made.shape != extents_of(value):
             raise Untraceable(f"{node.op_type} {node.name} makes another shape than is known of it")
         return made
@@ -182,6 +183,15 @@ def _slice(t: Tracer, node: ir.Node) -> Traced:
     return x
 
 
+def _split(t: Tracer, node: ir.Node, output: int) -> Traced:
+    x = t.given(node, 0)
+    attribute = node.attributes.get("axis")
+    axis = (0 if attribute is None else attribute.as_int()) % x.rank
+    sizes = [extents_of(o)[axis] for o in node.outputs]
+    start = sum(sizes[:output])
+    return taken(x, axis, np.arange(start, start + sizes[output]))
+
+
 def _pad(t: Tracer, node: ir.Node) -> Traced:
     x = t.given(node, 0)
     mode = node.attributes.get("mode")
@@ -237,33 +247,38 @@ def _evenly(where: Places, count: int) -> Traced:
 
 
 def _scatter(t: Tracer, node: ir.Node) -> Traced:
+    """Writes updates [rows.., tail..] over data [indexed.., tail..]."""
     data, updates, index = t.given(node, 0), t.given(node, 2), node.inputs[1]
     reduction = node.attributes.get("reduction")
     assert index is not None
     if reduction is not None and reduction.as_string() != "none":
         raise Untraceable(f"ScatterND {node.name} adds up")
     *rows, depth = extents_of(index)
-    lanes = dict(updates.steps) or _alike(data, updates.shape[:len(rows)])
-    if any(k >= len(rows) for k in lanes) or depth != data.rank:
-        raise Untraceable(f"ScatterND {node.name} writes whole slices")
-    where = places(index, frozenset(lanes))
+    count = len(rows)
+    if updates.shape != (*rows, *data.shape[depth:]) or not updates.ids.size or 0 in updates.shape:
+        raise Untraceable(f"ScatterND {node.name} writes nothing, or another shape than it should")
+    lanes = dict(updates.steps) or _alike(data, updates.shape)
+    where = places(index, frozenset(k for k in lanes if k < count))
     first = np.broadcast_to(where.first, where.plain)
-    of_axis: dict[int, int] = {}
-    for lane in lanes:
-        growth = np.broadcast_to(where.growth[lane], where.plain)
-        axes = [p for p in range(depth) if growth[..., p].any()]
-        if len(axes) != 1 or (growth[..., axes[0]] != 1).any() or first[..., axes[0]].any() \
-                or updates.shape[lane] != data.shape[axes[0]]:
+    of_axis = {k - count + depth: k for k in lanes if k >= count}
+    for lane, growth in where.growth.items():
+        axes = [p for p in range(depth) if np.broadcast_to(growth, where.plain)[..., p].any()]
+        if len(axes) != 1 or (np.broadcast_to(growth, where.plain)[..., axes[0]] != 1).any() \
+                or first[..., axes[0]].any() or updates.shape[lane] != data.shape[axes[0]]:
             raise Untraceable(f"ScatterND {node.name} mixes batch or heads")
         of_axis[axes[0]] = lane
     data = with_lanes(data, {p: lanes[lane] for p, lane in of_axis.items()})
     if set(data.steps) != set(of_axis):
         raise Untraceable(f"ScatterND {node.name} writes batch or heads one by one")
     updates = with_lanes(updates, {lane: data.steps[p] for p, lane in of_axis.items()})
-    flat = _addresses(first, data.plain, [0 if p in of_axis else d for p, d in enumerate(data.shape)])
-    if len(np.unique(flat)) != flat.size:
+    flat = _addresses(first, data.plain, [0 if p in of_axis else d for p, d in enumerate(data.shape[:depth])])
+    tail = prod(data.plain[depth:])
+    flat = (flat[:, None] * tail + np.arange(tail)).reshape(-1)
+    ids, numbers = data.full_ids().reshape(-1).copy(), data.full_numbers().reshape(-1).copy()
+    written = np.zeros(ids.size, bool)
+    written[flat] = True
+    if written.sum() != flat.size:
         raise Untraceable(f"ScatterND {node.name} writes an element twice")
-    ids, numbers = data.full_ids().copy().reshape(-1), data.full_numbers().copy().reshape(-1)
     ids[flat], numbers[flat] = updates.full_ids().reshape(-1), updates.full_numbers().reshape(-1)
     return Traced(data.shape, ids.reshape(data.plain), numbers.reshape(data.plain), data.steps)
 
