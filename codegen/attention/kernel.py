@@ -22,7 +22,7 @@ from tilegraph.codegen.attention.caches import append
 from tilegraph.codegen.attention.few import Rows, dot_scores
 from tilegraph.codegen.attention.flat import flat_block
 from tilegraph.codegen.attention.odd import ORDINARY, Odd, few_skips
-from tilegraph.codegen.attention.operands import Operands, fit
+from tilegraph.codegen.attention.operands import Operands, fit, keys_of
 from tilegraph.codegen.attention.pieces import leave
 from tilegraph.codegen.attention.products import Tile, scores, times_values
 from tilegraph.codegen.attention.rows import softmax_block, without_keys
@@ -106,6 +106,7 @@ class _Kernel:
         last = t.Div(t.Sub(e.end, e.i64(1)), count)
         with e.loop("o", t.Add(t.Sub(last, first), e.i64(1)), first) as o:
             e.set_loops(space.batch, o)
+            self.keys = keys_of(e, space)
             self.operands.start()
             self.operands.pack()
             base = e.share(t.Mul(o, count))
@@ -122,12 +123,14 @@ class _Kernel:
         chunk = min(max(tile.rows // (known or FEW - 1), 1), where.heads)  # heads at a time
         where.most = chunk * (known or FEW - 1)
         where.least = (where.heads % chunk or chunk) * (known or 1)
-        cut, blocks = space.pieces, e.share(e.dim(space.j.extent.ceildiv(tile.columns)))
+        cut = space.pieces
         units = cut if cut > 1 else where.heads  # of a group
         first = e.share(t.Div(e.begin, e.i64(units)))
         last = t.Div(t.Add(e.end, e.i64(units - 1)), e.i64(units))
         with e.loop("o", t.Sub(last, first), first) as o:
             e.set_loops(space.batch[:len(space.batch) - len(space.sharing)], o)
+            self.keys = keys_of(e, space)
+            blocks = e.share(t.Div(t.Add(self.keys, e.i64(tile.columns - 1)), e.i64(tile.columns)))
             low, high = e.i64(0), blocks
             if cut > 1:
                 base = t.Mul(o, e.i64(cut))
@@ -166,7 +169,7 @@ class _Kernel:
             self._start(rows, where.put)
             with e.loop("k", t.Sub(high, low), low) as kb:
                 j0 = e.share(t.Mul(kb, e.i64(tile.columns)))
-                columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
+                columns = e.share(t.Min(t.Sub(self.keys, j0), e.i64(tile.columns)))
                 queries = e.dim(space.i.extent)
                 block = Block((e.i64(0), t.Sub(queries, e.i64(1))), (j0, t.Sub(t.Add(j0, columns), e.i64(1))), queries,
                               columns)
@@ -198,7 +201,7 @@ class _Kernel:
 
     def _few_keys(self, where: Rows, rows: t.Expr, j0: t.Expr) -> None:
         e, space, tile, at = self.e, self.space, self.tile, self.at
-        columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
+        columns = e.share(t.Min(t.Sub(self.keys, j0), e.i64(tile.columns)))
         dot_scores(e, space, tile, self.memory, at.queries, at.scores, rows, j0, columns, partial(self._append, where))
         softmax_block(e, space, tile, self.memory, (at.scores, at.peak, at.total, at.sums), where.put, rows, j0,
                       columns, {})
@@ -270,11 +273,11 @@ class _Kernel:
             e.write(self.memory, at, e.f32(0.0), tile.lanes)
 
     def _walk(self, i0: t.Expr, rows: t.Expr, skip: tuple[V, t.Expr] | None) -> None:
-        e, space, tile = self.e, self.space, self.tile
+        e, tile = self.e, self.tile
         groups = e.share(t.Div(t.Add(rows, e.i64(tile.group - 1)), e.i64(tile.group)))
-        with e.loop("k", e.dim(space.j.extent.ceildiv(tile.columns))) as kb:
+        with e.loop("k", t.Div(t.Add(self.keys, e.i64(tile.columns - 1)), e.i64(tile.columns))) as kb:
             j0 = e.share(t.Mul(kb, e.i64(tile.columns)))
-            columns = e.share(t.Min(t.Sub(e.dim(space.j.extent), j0), e.i64(tile.columns)))
+            columns = e.share(t.Min(t.Sub(self.keys, j0), e.i64(tile.columns)))
             at = (i0, rows, groups, j0, columns)
             if skip is None:
                 self._block(*at, {})

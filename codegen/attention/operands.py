@@ -32,10 +32,11 @@ class Operands:
         e, space, tile = self.e, self.space, self.tile
         lanes = along(space.k, space.d, tile.lanes, space.depth)
         across = along(space.k, space.j, tile.lanes, tile.panel) if lanes == 1 else 1
-        panels = e.share(e.dim(space.j.extent.ceildiv(tile.panel)))
+        keys = keys_of(e, space)
+        panels = e.share(t.Div(t.Add(keys, e.i64(tile.panel - 1)), e.i64(tile.panel)))
         with e.loop("p", panels) as p:
             base = e.share(t.Mul(p, e.i64(tile.panel)))
-            present = e.share(t.Min(t.Sub(e.dim(space.j.extent), base), e.i64(tile.panel)))
+            present = e.share(t.Min(t.Sub(keys, base), e.i64(tile.panel)))
             panel = e.share(t.Add(t.Mul(p, e.i64(tile.panel * space.depth)), e.i64(self.keys)))
             with e.when(t.LT(present, e.i64(tile.panel))), e.loop("z", tile.panel * space.depth) as z:
                 e.write(self.memory, t.Add(panel, z), e.f32(0.0))
@@ -140,7 +141,7 @@ class Operands:
         e.write(self.nothing, 0, e.f32(0.0), lanes)
         v = space.v
         assert isinstance(v, Load)
-        with e.loop("r", e.dim(space.j.extent)) as r:
+        with e.loop("r", keys_of(e, space)) as r:
             e.loops[space.j] = r
             done = 0
             while done < space.width:
@@ -210,6 +211,14 @@ class Operands:
         product = m.mul(m.mul(peak, e.read(self.query_peak, "float32", 0)), e.f32(1.01 * self.space.depth))
         product = m.add(product, m.add(nothing, e.read(self.query_nothing, "float32", 0)))
         return m.add(product, m.mul(product, e.f32(0.0)))  # NaN where the bound overflowed
+
+
+def keys_of(e: Emitter, space: AttentionSpace) -> t.Expr:
+    """How many keys the current batch has."""
+    extent = e.dim(space.j.extent)
+    if space.length is None:
+        return extent
+    return e.share(t.Max(t.Min(e.value(space.length, space.j, 1, {}).expr, extent), e.i64(0)))
 
 
 def fit(left: int, lanes: int) -> int:

@@ -16,7 +16,7 @@ from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
 from tilegraph.ops.space import Apply, insts
-from tilegraph.rewrites.attention.caches import join
+from tilegraph.rewrites.attention.caches import join, shorten
 from tilegraph.rewrites.attention.candidate import Candidate
 from tilegraph.rewrites.attention.find import Core
 from tilegraph.rewrites.attention.operators import owner_of
@@ -52,7 +52,7 @@ class Extender:
             best = self.examine(self.core.nodes | self.core.guard, self.core.second)
         except Decline as why:
             reason = why
-        best = self._absorb(best, reason)
+        best = shorten(self._absorb(best, reason), self.examine, self._chain, self.free)
         return join(self._follow(best), self.examine, self._chain, self.free)
 
     def examine(self, nodes: Set[ir.Node], last: ir.Node, caches: tuple[ir.Node, ...] = ()) -> Candidate:

@@ -5,7 +5,7 @@ Extents that the graph knows become constants; others are read at run time, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,27 +161,34 @@ class Build:
             return self.op("ReduceMax", value, self.ints(-1), keepdims=1)
         return self.op("ReduceMax", value, axes=[-1], keepdims=1)
 
-    def unless(self, condition: ir.Value, first: int, results: Sequence[ir.Value | None]) -> list[ir.Value | None]:
-        """If(condition, `results`, the operator itself): the nodes made from number `first` on become the one branch.
-
-        Results stay None where they are.
-        """
-        node, body = self.node, self.made[first:]
+    def cut(self, first: int) -> list[ir.Node]:
+        """The nodes made from number `first` on, which become part of a branch."""
+        nodes = self.made[first:]
         del self.made[first:]
+        return nodes
+
+    def whole(self) -> tuple[list[ir.Node], list[ir.Value | None]]:
+        """The operator itself as a branch: its copy, and the copy's results."""
+        node = self.node
         same = ir.Node(node.domain, node.op_type, list(node.inputs),
                        [ir.Attr(a.name, a.type, a.value) for a in node.attributes.values()],
                        num_outputs=len(node.outputs), name=self.names.node(f"{node.name}/whole"))
-        wanted = [k for k, result in enumerate(results) if result is not None]
         for old, new in zip(node.outputs, same.outputs, strict=True):
             new.name, new.type = self.names.value(f"{node.name}/{old.name}_whole") if old.name else "", old.type
-        ends = [result for result in results if result is not None]
-        branches = [ir.AttrGraph(key, ir.Graph([], outputs, nodes=nodes, name=f"{node.name}/{key}"))
-                    for key, outputs, nodes in (("then_branch", ends, body),
-                                                ("else_branch", [same.outputs[k] for k in wanted], [same]))]
+        return [same], list(same.outputs)
+
+    def choose(self, condition: ir.Value, yes: tuple[list[ir.Node], list[ir.Value | None]],
+               no: tuple[list[ir.Node], list[ir.Value | None]]) -> list[ir.Value | None]:
+        """If(condition, yes, no): nodes and results of either branch. Results stay None where those of `yes` are."""
+        node = self.node
+        wanted = [k for k, result in enumerate(yes[1]) if result is not None]
+        branches = [ir.AttrGraph(key, ir.Graph([], [v for k in wanted if (v := branch[1][k]) is not None],
+                                               nodes=branch[0], name=self.names.node(f"{node.name}/{key}")))
+                    for key, branch in (("then_branch", yes), ("else_branch", no))]
         made = ir.Node("", "If", [condition], branches, num_outputs=len(wanted),
                        name=self.names.node(f"{node.name}/If"))
         self.made.append(made)
-        given: list[ir.Value | None] = [None] * len(results)
+        given: list[ir.Value | None] = [None] * len(yes[1])
         for k, output in zip(wanted, made.outputs, strict=True):
             output.name, output.type = self.names.value(f"{node.name}/If_out"), node.outputs[k].type
             given[k] = output
@@ -201,7 +208,7 @@ class Build:
             name, op = self.node.name or "", self.node.op_type
             for made in self.made:
                 made.meta[_OWNER] = Owner(name, op)
-                for inner in (n for body in subgraphs_of(made) for n in body):
+                for inner in _inside(made):
                     inner.meta[_OWNER] = Owner(name, op, asked=True)
         graph.insert_before(self.node, self.made)
         for old, new in zip(self.node.outputs, results, strict=False):
@@ -215,3 +222,10 @@ class Build:
         for made in self.made:
             for index in range(len(made.inputs)):
                 made.replace_input_with(index, None)
+
+
+def _inside(node: ir.Node) -> Iterator[ir.Node]:
+    for body in subgraphs_of(node):
+        for inner in body:
+            yield inner
+            yield from _inside(inner)

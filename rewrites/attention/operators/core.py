@@ -131,8 +131,11 @@ def attend(b: Build, q: ir.Value, k: ir.Value, v: ir.Value, root: ir.Value, *, s
 
 
 def weighted(b: Build, q: ir.Value, k: ir.Value, v: ir.Value, scale: float, terms: Sequence[ir.Value | None],
-             softcap: float = 0.0) -> ir.Value:
-    """softmax(softcap(scale * q k^T) + terms) v in float32, as the kernels of com.microsoft compute it."""
+             softcap: float = 0.0, there: ir.Value | None = None, sink: ir.Value | None = None) -> ir.Value:
+    """softmax(softcap(scale * q k^T) + terms) v in float32, as the kernels of com.microsoft compute it.
+
+    `there`: a bool for each key; the scores of others are minus infinity. `sink`: a score more for each row [.., 1].
+    """
     scores = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
     scores = b.op("Mul", scores, b.scalar(float(scale), ir.DataType.FLOAT))
     if softcap:
@@ -140,4 +143,11 @@ def weighted(b: Build, q: ir.Value, k: ir.Value, v: ir.Value, scale: float, term
         scores = b.op("Mul", b.op("Tanh", b.op("Div", scores, cap)), cap)
     for term in terms:
         scores = scores if term is None else b.op("Add", scores, term)
-    return b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
+    if there is not None:
+        scores = b.op("Where", there, scores, b.scalar(-INF, ir.DataType.FLOAT))
+    if sink is not None:
+        scores = b.op("Concat", scores, sink, axis=-1)
+    weights = b.op("Softmax", scores, axis=-1)
+    if sink is not None:
+        weights = b.slice(weights, 3, 0, -1)
+    return b.op("MatMul", weights, v)

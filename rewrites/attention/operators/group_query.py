@@ -1,20 +1,26 @@
 """com.microsoft's GroupQueryAttention: the first run over a prompt, and runs with past tokens.
 
-Taken apart: separate or packed inputs, causal with or without a window; soft cap, rotary embedding, a bias of the
-scores, present keys and values. Without past keys, `seqlens_k` says which rows are padding at the right end; the
+Taken apart: separate or packed inputs, causal with or without a window; soft cap, sinks, rotary embedding, a bias of
+the scores, present keys and values. Without past keys, `seqlens_k` says which rows are padding at the right end; the
 operator leaves those rows of its results unspecified, and no other row sees such keys.
 
-With past keys [B, G, P, D] only a run's lengths say where the new ones go: behind all P if every sequence has P + S
-tokens, somewhere in between if some have fewer, or if the caller gave one longer buffer for past and present. So the
-graph asks on every run, with an If: where `seqlens_k` and `total_sequence_length` all say P + S, the nodes below run;
-where not, the operator itself. What it refuses with an error (more tokens than rows of `cos_cache`) goes to it too.
+With past keys [B, G, P, D] only a run's lengths say where the new ones go, so the graph asks on every run, with Ifs:
 
-Left whole: bidirectional (the lengths decide), attention sinks, quantised caches, norms of queries and keys, positions
-for the rotary embedding and, without past, interleaved ones, scores as a result, and a present that is declared to be
-as long as the past (one buffer for both).
+- behind all P, if `seqlens_k` and `total_sequence_length` all say P + S: `present` is a concatenation;
+- into the P rows, if `total_sequence_length` is at most P: the caller has one longer buffer for past and present, or
+  sequences of several lengths. `present` has P rows, with the new ones where each sequence ends, and no key behind them
+  is read. In a first run (S tokens in all) they start at 0. Rows behind are 0 as the operator has them, or in one
+  buffer what they were;
+- else the operator itself runs. What it refuses with an error (more tokens than rows of `cos_cache`) goes to it too.
+
+Left whole: bidirectional (the lengths decide), quantised caches, norms of queries and keys, scores as a result and,
+without past or positions, interleaved rotary embedding. With a bias of the scores there is no second way: the bias has
+as many columns as there are tokens.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -30,11 +36,11 @@ def expand(b: Build) -> list[ir.Value | None]:
     q0 = b.needed(0, "query")
     if q0.dtype != _FLOAT:
         raise Decline("attention kernels are float32")
-    for index, what in ((11, "head_sink"), (12, "k_scale"), (13, "v_scale"),
-                        (14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens")):
+    for index, what in ((12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight"),
+                        (16, "query_seqlens")):
         if b.input(index) is not None:
             raise Decline(f"{what} is given")
-    for name in ("smooth_softmax", "sliding_window_cache", "qk_output"):
+    for name in ("sliding_window_cache", "qk_output"):
         if b.attr(name, 0) not in (0, -1):
             raise Decline(f"attribute {name} is {b.attr(name, 0)}")
     if b.wants(3):
@@ -50,90 +56,196 @@ def expand(b: Build) -> list[ir.Value | None]:
     past_k, past_v = b.input(3), b.input(4)
     if (past_k is None) != (past_v is None):
         raise Decline("past_key and past_value go together")
+    sizes = heads, groups, depth
     if past_k is None or past_v is None:
-        return _attention(b, q0, (heads, groups, depth), None)
-    _check_past(b, (past_k, past_v), groups, depth)
-    condition = _behind_past(b, q0, past_k)
-    first = len(b.made)
-    return b.unless(condition, first, _attention(b, q0, (heads, groups, depth), (past_k, past_v)))
+        return _attention(b, q0, sizes, None)
+    past = past_k, past_v
+    one_buffer = _check_past(b, past, groups, depth)
+    if b.input(10) is not None and one_buffer:
+        raise Decline("a bias of the scores, and one buffer for past and present")
+    counts = _Counts.of(b, q0, past_k)
+    begin, behind = counts.begin(b), None if one_buffer else counts.behind(b)
+    ids, inside = counts.positions(b, begin), None if b.input(10) is not None else counts.inside(b, begin)
+    found = b.whole()
+    if behind is not None:
+        first = len(b.made)
+        made = _attention(b, q0, sizes, past, ids)
+        found = [], b.choose(behind, (b.cut(first), made), found)
+    if inside is not None:
+        outer = b.cut(len(b.made) - 1) if behind is not None else found[0]
+        first = len(b.made)
+        made = _inside(b, q0, sizes, past, ids, begin)
+        return b.choose(inside, (b.cut(first), made), (outer, found[1]))
+    return found[1]
 
 
-def _attention(b: Build, q0: ir.Value, sizes: tuple[int, int, int],
-               past: tuple[ir.Value, ir.Value] | None) -> list[ir.Value | None]:
-    """The results; `sizes`: heads, heads of keys, depth. `past`: keys and values that the new ones are put behind."""
+def _attention(b: Build, q0: ir.Value, sizes: tuple[int, int, int], past: tuple[ir.Value, ir.Value] | None,
+               ids: ir.Value | None = None) -> list[ir.Value | None]:
+    """The results; `sizes`: heads, heads of keys, depth. `past`: keys and values that the new ones are put behind.
+    `ids`: positions [B, S] of the new ones."""
     heads, groups, depth = sizes
     offset: Part = 0 if past is None else b.extent(past[0], 2)
-    q, k, v = _heads(b, q0, heads, groups, depth, offset if past is not None else None)
-    if b.attr("do_rotary", 0) and past is None:
+    if past is None and b.input(9) is not None and b.attr("do_rotary", 0):
+        ids = _first(b, b.needed(9, "position_ids"))  # in a first run the operator counts on from there
+    q, k, v = _heads(b, q0, heads, groups, depth, ids)
+    if b.attr("do_rotary", 0) and ids is None:
         q, k = _rotate(b, q, q0, heads, depth), _rotate(b, k, q0, groups, depth)
     if past is not None:
         k, v = b.op("Concat", past[0], k, axis=2), b.op("Concat", past[1], v, axis=2)
-    present = (k, v)
+    keys = b.plus(offset, b.extent(q0, 1))
+    return _attended(b, q0, sizes, (q, k, v), keys, offset, None)
+
+
+def _inside(b: Build, q0: ir.Value, sizes: tuple[int, int, int], past: tuple[ir.Value, ir.Value],
+            ids: ir.Value | None, begin: ir.Value) -> list[ir.Value | None]:
+    """The results of runs whose new keys go to rows from `begin` [B] on of as many as the past has."""
+    heads, groups, depth = sizes
+    q, *new = _heads(b, q0, heads, groups, depth, ids)
+    batch, length, rows = b.extent(q0, 0), b.extent(q0, 1), b.extent(past[0], 2)
+    start = b.reshape(begin, batch, 1, 1, 1)
+    kept = b.op("Less", b.positions(rows, 1, 1, -1, 1), start)
+    places = b.op("Add", b.positions(length, 1, 1, -1, 1), start)
+    places = b.op("Expand", places, b.vector(batch, groups, length, depth))
+    nothing = b.scalar(0.0, _FLOAT)
+    k, v = (b.op("ScatterElements", b.op("Where", kept, one, nothing), places, more, axis=2)
+            for one, more in zip(past, new, strict=True))
+    there = b.op("Less", b.positions(rows, 1, 1, 1, -1), b.op("Add", start, b.reshape(b.vector(length), 1, 1, 1, 1)))
+    return _attended(b, q0, sizes, (q, k, v), rows, start, there)
+
+
+def _attended(b: Build, q0: ir.Value, sizes: tuple[int, int, int], what: tuple[ir.Value, ir.Value, ir.Value],
+              keys: Part, offset: ir.Value | Part, there: ir.Value | None) -> list[ir.Value | None]:
+    """The results of queries, keys and values [B, heads, .., D]; `keys`: how many, of which the first query sees one
+    more than `offset`. `there`: which keys there are, as bool [B, 1, 1, keys]."""
+    heads, groups, depth = sizes
+    q, *present = what
     batch, length = b.extent(q0, 0), b.extent(q0, 1)
-    keys = b.plus(offset, length)
-    k = repeat_heads(b, k, (batch, groups, keys, depth), heads)
-    v = repeat_heads(b, v, (batch, groups, keys, depth), heads)
+    k, v = (repeat_heads(b, one, (batch, groups, keys, depth), heads) for one in present)
+    if there is not None:
+        v = b.op("Where", b.op("Transpose", there, perm=[0, 1, 3, 2]), v, b.scalar(0.0, _FLOAT))
     bias = Bias(b, _FLOAT)
     window = int(b.attr("local_window_size", -1))
     if b.attr("causal", 1):
         distance_mask(b, bias, length, keys, offset, ahead=0, behind=window - 1 if window > 0 else None)
-    elif past is not None or b.input(5) is not None:
+    elif offset != 0 or b.input(5) is not None:
         raise Decline("without a causal mask the lengths in seqlens_k decide which keys count")
     y = weighted(b, q, k, v, b.attr("scale", 0.0) or 1 / np.sqrt(np.float32(depth)), [b.input(10), bias.sum()],
-                 float(b.attr("softcap", 0.0)))
+                 float(b.attr("softcap", 0.0)), there, _sink(b, (batch, heads, length)))
     return [merge_heads(b, y, q0, heads, depth), present[0] if b.wants(1) else None,
             present[1] if b.wants(2) else None]
 
 
-def _check_past(b: Build, past: tuple[ir.Value, ir.Value], groups: int, depth: int) -> None:
+def _sink(b: Build, rows: tuple[Part, Part, Part]) -> ir.Value | None:
+    """A score more for each row [B, heads, S, 1]: learned ones of the heads, or 0."""
+    given = b.input(11)
+    if given is None and not b.attr("smooth_softmax", 0):
+        return None
+    if given is not None and given.dtype != _FLOAT:
+        raise Decline("head_sink is no float32")
+    one = b.const(np.zeros((1, 1, 1, 1), np.float32)) if given is None else b.reshape(given, 1, rows[1], 1, 1)
+    return b.op("Expand", one, b.vector(*rows, 1))
+
+
+def _check_past(b: Build, past: tuple[ir.Value, ir.Value], groups: int, depth: int) -> bool:
+    """Whether the present is declared to be as long as the past: one buffer for both, and nothing else."""
+    whole = False
     for value, output, what in zip(past, (1, 2), ("key", "value"), strict=True):
         if value.dtype != _FLOAT:
             raise Decline(f"past_{what} is no float32")
         if b.rank(value, f"past_{what}") != 4 or b.known(value, 1) != groups or b.known(value, 3) != depth:
             raise Decline(f"past_{what} is no [batch, kv_num_heads, past, depth]")
         present = b.node.outputs[output] if output < len(b.node.outputs) else None
-        if present is not None and present.shape is not None and len(present.shape) == 4 \
-                and b.same(value, 2, present, 2):
-            raise Decline(f"present_{what} is declared as long as past_{what}: one buffer for both, in which run-time "
-                          "lengths say where new keys go")
+        whole |= present is not None and present.shape is not None and len(present.shape) == 4 \
+            and b.same(value, 2, present, 2)
     if not b.same(past[0], 2, past[1], 2):
         raise Decline("past_key and past_value may be of different lengths")
     if b.input(5) is None or b.input(6) is None:
         raise Decline("seqlens_k and total_sequence_length are not given")
+    return whole
 
 
-def _behind_past(b: Build, q0: ir.Value, past_k: ir.Value) -> ir.Value:
-    """Whether the new keys of every sequence come behind all of the past, and the tables of angles reach so far."""
-    lengths, total = b.needed(5, "seqlens_k"), b.needed(6, "total_sequence_length")
-    one = b.const(np.array([1], np.int32))
-    last = b.op("Sub", b.op("Reshape", total, b.ints(1)), one)  # seqlens_k counts without the last token
-    said = b.op("Concat", b.op("Reshape", lengths, b.ints(-1)), last, axis=0)
-    keys = b.vector(b.plus(b.extent(past_k, 2), b.extent(q0, 1)))
-    have = b.op("Sub", b.op("Cast", keys, to=ir.DataType.INT32), one)
-    same = b.op("Cast", b.op("Equal", said, have), to=ir.DataType.INT32)
-    flag = b.op("ReduceMin", same, b.ints(0), keepdims=0) if b.opset >= 18 else \
-        b.op("ReduceMin", same, axes=[0], keepdims=0)
-    condition = b.op("Cast", flag, to=ir.DataType.BOOL)
-    if b.attr("do_rotary", 0):
-        for index, what in ((7, "cos_cache"), (8, "sin_cache")):
-            rows = b.vector(b.extent(b.needed(index, what), 0))
-            fits = b.op("Not", b.op("Less", rows, keys))
-            condition = b.op("And", condition, b.op("Reshape", fits, b.ints()))
-    return condition
+def _first(b: Build, positions: ir.Value) -> ir.Value:
+    """The first of the positions [B, S], as [1]."""
+    return b.op("Slice", b.op("Reshape", positions, b.ints(-1)), b.ints(0), b.ints(1))
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """int64: how many tokens each sequence [B] and the longest [1] have, how many of them are new, and rows of the
+    past [1]."""
+
+    lengths: ir.Value
+    total: ir.Value
+    new: ir.Value
+    rows: ir.Value
+    batch: Part
+
+    @staticmethod
+    def of(b: Build, q0: ir.Value, past_k: ir.Value) -> _Counts:
+        lengths, total = b.needed(5, "seqlens_k"), b.needed(6, "total_sequence_length")
+        one, batch = b.ints(1), b.extent(q0, 0)  # seqlens_k counts without the last token
+        counted = b.op("Add", b.op("Cast", b.reshape(lengths, batch), to=ir.DataType.INT64), one)
+        return _Counts(counted, b.op("Cast", b.op("Reshape", total, one), to=ir.DataType.INT64),
+                       b.vector(b.extent(q0, 1)), b.vector(b.extent(past_k, 2)), batch)
+
+    def begin(self, b: Build) -> ir.Value:
+        """The row of the first new token of each sequence [B]."""
+        return b.op("Where", self.first_run(b), b.ints(0), b.op("Sub", self.lengths, self.new))
+
+    def first_run(self, b: Build) -> ir.Value:
+        """Whether all tokens are new [1]."""
+        return b.op("Equal", self.total, self.new)
+
+    def behind(self, b: Build) -> ir.Value:
+        """Whether the new keys of every sequence come behind all of the past, and the tables of angles reach so far."""
+        said = b.op("Concat", self.lengths, self.total, axis=0)
+        same = b.op("Equal", said, b.op("Add", self.rows, self.new))
+        return self._all(b, [same, *self._in_tables(b)])
+
+    def inside(self, b: Build, begin: ir.Value) -> ir.Value:
+        """Whether the new keys of every sequence have their place in the past's rows."""
+        least = b.op("Less", b.ints(-1), begin)
+        most = b.op("Not", b.op("Less", b.op("Sub", self.total, self.new), begin))
+        fits = b.op("Not", b.op("Less", self.rows, self.total))
+        return self._all(b, [least, most, fits, *self._in_tables(b)])
+
+    def positions(self, b: Build, begin: ir.Value) -> ir.Value | None:
+        """Where the new tokens stand [B, S]: behind the others, or as the caller says; in a first run, from its first."""
+        if not b.attr("do_rotary", 0):
+            return None
+        steps = b.positions(b.extent(b.needed(0, "query"), 1), 1, -1)
+        given = b.input(9)
+        if given is None:
+            return b.op("Add", b.reshape(begin, self.batch, 1), steps)
+        counted = b.op("Add", b.op("Reshape", _first(b, given), b.ints(1, 1)), steps)
+        return b.op("Where", b.op("Reshape", self.first_run(b), b.ints(1, 1)), counted, given)
+
+    def _in_tables(self, b: Build) -> list[ir.Value]:
+        if not b.attr("do_rotary", 0):
+            return []
+        return [b.op("Not", b.op("Less", b.vector(b.extent(b.needed(index, what), 0)), self.total))
+                for index, what in ((7, "cos_cache"), (8, "sin_cache"))]
+
+    @staticmethod
+    def _all(b: Build, flags: list[ir.Value]) -> ir.Value:
+        flag = b.op("Cast", b.op("Concat", *flags, axis=0), to=ir.DataType.INT32)
+        least = b.op("ReduceMin", flag, b.ints(0), keepdims=0) if b.opset >= 18 else \
+            b.op("ReduceMin", flag, axes=[0], keepdims=0)
+        return b.op("Cast", least, to=ir.DataType.BOOL)
 
 
 def _heads(b: Build, q0: ir.Value, heads: int, groups: int, depth: int,
-           past: Part | None) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """[B, heads, S, D] and twice [B, groups, S, D]; queries and keys turned if there is a `past`."""
+           ids: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """[B, heads, S, D] and twice [B, groups, S, D]; queries and keys turned by positions `ids` if these are given."""
     batch, length = b.extent(q0, 0), b.extent(q0, 1)
 
     def laid(value: ir.Value, count: int) -> ir.Value:
         return b.op("Transpose", b.reshape(value, batch, length, count, depth), perm=[0, 2, 1, 3])
 
     def turned(value: ir.Value, count: int) -> ir.Value:
-        if past is None or not b.attr("do_rotary", 0):
+        if ids is None or not b.attr("do_rotary", 0):
             return value
-        return _turned(b, value, count, depth, past)
+        return _turned(b, value, count, depth, ids)
 
     if b.input(1) is not None:
         k0, v0 = b.needed(1, "key"), b.needed(2, "value")
@@ -150,20 +262,18 @@ def _heads(b: Build, q0: ir.Value, heads: int, groups: int, depth: int,
 def _tables(b: Build, depth: int) -> tuple[ir.Value, ir.Value, int]:
     """Cosines and sines [rows, half], and half of what is turned of each head."""
     cos, sin = b.needed(7, "cos_cache"), b.needed(8, "sin_cache")
-    if b.input(9) is not None:
-        raise Decline("position_ids are given")
     half = b.known(cos, 1)
     if half is None or 2 * half > depth:
         raise Decline("the width of cos_cache is symbolic or too large")
     return cos, sin, half
 
 
-def _turned(b: Build, value: ir.Value, heads: int, depth: int, past: Part) -> ir.Value:
-    """Rotary embedding of [B, S, heads * D] behind `past` tokens, by an operator of its own, which computes as this one
-    does inside: present keys are then the same bits."""
+def _turned(b: Build, value: ir.Value, heads: int, depth: int, ids: ir.Value) -> ir.Value:
+    """Rotary embedding of [B, S, heads * D] at positions `ids` [B, S], by an operator of its own, which computes as
+    this one does inside: present keys are then the same bits."""
     cos, sin, half = _tables(b, depth)
     part = {} if 2 * half == depth else {"rotary_embedding_dim": 2 * half}
-    return b.op("RotaryEmbedding", value, b.vector(past), cos, sin, domain="com.microsoft", num_heads=heads,
+    return b.op("RotaryEmbedding", value, ids, cos, sin, domain="com.microsoft", num_heads=heads,
                 interleaved=int(b.attr("rotary_interleaved", 0)), **part)
 
 

@@ -27,7 +27,8 @@ _AFTER = (Shapes(), ReshapeTargets(), ShapeSources(), DeadCode())
 
 def take_winners(model: ir.Model, stage: str, context: PassContext,
                  fuse: Callable[[ir.Model, PassContext], object]) -> bool:
-    """Takes apart the operators that `fuse` then makes composites of; the others are refused with the reason.
+    """Takes apart the operators of which `fuse` then makes composites, of both branches where a run decides; the others
+    are refused with the reason.
 
     `fuse` must say in its decisions' data which `operator` (by name) an attention came from. Returns whether the model
     changed.
@@ -47,6 +48,7 @@ def take_winners(model: ir.Model, stage: str, context: PassContext,
                 winners.add(name)
             elif name in found:
                 reasons[name] = decision.reason
+    winners -= reasons.keys()
     for name, node in found.items():
         if name not in winners:
             reason = reasons.get(name, "no attention was found in what it stands for")

@@ -17,10 +17,11 @@ from tilegraph.compiler import optimize
 Array = np.ndarray[Any, Any]
 Pair = tuple[ort.InferenceSession, ort.InferenceSession]
 N, G, D, ROWS = 4, 2, 32, 40
-_TYPES = {"float32": 1, "int32": 6}
+_TYPES = {"float32": 1, "int32": 6, "int64": 7}
 _SHAPES: dict[str, list[Any]] = {
     "q": ["b", "s", N * D], "k": ["b", "s", G * D], "v": ["b", "s", G * D], "qkv": ["b", "s", (N + 2 * G) * D],
     "pk": ["b", G, "p", D], "pv": ["b", G, "p", D], "last": ["b"], "total": [], "a": [1, 1, "s", "t"],
+    "ids": ["b", "s"], "sink": [N],
 }
 
 
@@ -38,7 +39,7 @@ def feeds_of(past: int, new: int, *, batch: int = 1, packed: bool = False, half:
 
 
 def model(feeds: dict[str, Array], *, present: str = "t", **attributes: Any) -> bytes:
-    wanted = ["qkv" if "qkv" in feeds else "q", "k", "v", "pk", "pv", "last", "total", "cos", "sin", "", "a"]
+    wanted = ["qkv" if "qkv" in feeds else "q", "k", "v", "pk", "pv", "last", "total", "cos", "sin", "ids", "a", "sink"]
     node = helper.make_node("GroupQueryAttention", [n if n in feeds else "" for n in wanted], ["o", "nk", "nv"],
                             name="gqa", domain="com.microsoft", num_heads=N, kv_num_heads=G,
                             do_rotary=int("cos" in feeds), **attributes)
@@ -53,9 +54,9 @@ def model(feeds: dict[str, Array], *, present: str = "t", **attributes: Any) -> 
 
 
 def reason_of(made: Any) -> str | None:
-    """Why the operator stays whole; None where it does not."""
-    (found,) = made.summary.attentions
-    return None if found["taken"] else str(found["reason"])
+    """Why the operator stays whole; None where all that a run decides between are kernels."""
+    reasons = [str(found["reason"]) for found in made.summary.attentions if not found["taken"]]
+    return reasons[0] if reasons else None
 
 
 def sessions(original: bytes, folder: Path) -> Pair:
@@ -100,32 +101,10 @@ def test_several_sequences_of_one_length(turned: Pair) -> None:
     assert not all(same)
 
 
-def test_runs_of_other_lengths_are_the_operators(turned: Pair) -> None:
+def test_what_no_way_fits_is_the_operators(turned: Pair) -> None:
+    """Longer than the past's rows, but not behind all of them."""
     ragged = feeds_of(20, 1, batch=2, half=D // 2) | {"last": np.array([20, 13], np.int32)}
     assert compare(turned, ragged)
-    longer = feeds_of(20, 1, half=D // 2) | {"last": np.array([11], np.int32), "total": np.array(12, np.int32)}
-    assert compare(turned, longer)
-
-
-def test_one_buffer_for_past_and_present(turned: Pair) -> None:
-    feeds = feeds_of(24, 1, half=D // 2) | {"last": np.array([11], np.int32), "total": np.array(12, np.int32)}
-    found = []
-    for session in turned:
-        binding = session.io_binding()
-        buffers = {n: ort.OrtValue.ortvalue_from_numpy(feeds[n].copy()) for n in ("pk", "pv")}
-        for name, value in feeds.items():
-            if name not in buffers:
-                binding.bind_cpu_input(name, value)
-        for name, output in (("pk", "nk"), ("pv", "nv")):
-            binding.bind_ortvalue_input(name, buffers[name])
-            binding.bind_ortvalue_output(output, buffers[name])
-        binding.bind_output("o")
-        session.run_with_iobinding(binding)
-        found.append([binding.get_outputs()[0].numpy().copy(), *(b.numpy().copy() for b in buffers.values())])
-    for want, got in zip(*found, strict=True):
-        np.testing.assert_array_equal(want, got)
-    changed = np.abs(found[1][1] - feeds["pk"]).max(axis=(0, 1, 3)) > 0
-    assert list(np.flatnonzero(changed)) == [11]
 
 
 def test_more_tokens_than_the_tables_hold_is_the_operators_error(turned: Pair) -> None:
@@ -136,11 +115,11 @@ def test_more_tokens_than_the_tables_hold_is_the_operators_error(turned: Pair) -
 
 
 @pytest.mark.parametrize(("changes", "attributes", "reason"), [
-    ({"present": "p"}, {}, "one buffer for both"),
+    ({"present": "p"}, {"bias": True}, "one buffer for past and present"),
     ({}, {"causal": 0}, "without a causal mask"),
-    ({}, {"smooth_softmax": 1}, "smooth_softmax"),
 ])
 def test_what_stays_whole(changes: dict[str, str], attributes: dict[str, Any], reason: str) -> None:
-    found = reason_of(optimize(model(feeds_of(5, 1), **changes, **attributes), offload="all"))
+    form = {"bias": attributes.pop("bias")} if "bias" in attributes else {}
+    found = reason_of(optimize(model(feeds_of(5, 1, **form), **changes, **attributes), offload="all"))
     assert found is not None
     assert reason in found

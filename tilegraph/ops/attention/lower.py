@@ -12,6 +12,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from tilegraph.ops.attention.forms import softmax
+from tilegraph.ops.attention.insert import Insert, scatter, shortened, start_of, uses
 from tilegraph.ops.attention.space import AttentionSpace, Cache, Part, Score, Sunk
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
@@ -72,13 +73,13 @@ def _greatest(c: NodeContext) -> list[Prim]:
 
 
 CONTRACTIONS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Einsum"): _einsum}
-_RULES = {**CONTRACTIONS, ("", "ReduceMax"): _greatest}
+_RULES = {**CONTRACTIONS, ("", "ReduceMax"): _greatest, ("", "ScatterElements"): scatter}
 
 
 def lower_attention(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
     """Lowers `nodes` (in topological order) as a region with products; `Decline` with the reason.
 
-    `outputs`: the result, then concatenations of keys or values that the kernel makes (see `Cache`).
+    `outputs`: the result, then concatenations of keys or values, or insertions, that the kernel makes (see `Cache`).
     """
     return lower_region(nodes, outputs, opsets, _RULES)
 
@@ -136,9 +137,11 @@ class _Attention(Puller[AttentionSpace]):
             q, k = columns, rows
         else:
             raise Decline("the scores are not read in the order in which they are computed")
-        space = AttentionSpace(batch, i, j, d, e, q, k, v, weights.x, depth_d, width, weights.guarded,
+        x, v, length = shortened(weights.x, v, j)
+        space = AttentionSpace(batch, i, j, d, e, q, k, v, x, depth_d, width, weights.guarded,
                                flat_address(self.index, self.root.shape), weights.hides,
-                               caches=tuple(self.caches[k] for k in sorted(self.caches)), sink=weights.sink)
+                               caches=tuple(self.caches[k] for k in sorted(self.caches)), sink=weights.sink,
+                               length=length)
         if len(self.caches) != len(self.made):
             raise Decline("a further result is no concatenation of keys or values")
         _check(space)
@@ -159,7 +162,7 @@ class _Attention(Puller[AttentionSpace]):
             case Dot():
                 self.dots.append((prim, at))
                 return Score(prim.dtype)
-            case Concat() if id(prim) in self.made:
+            case (Concat() | Insert()) if id(prim) in self.made:
                 return self._cached(prim, at)
             case Concat():
                 return self._part(prim, at)
@@ -179,10 +182,11 @@ class _Attention(Puller[AttentionSpace]):
             start = start + extent
         raise Decline("a concatenation inside the attention")
 
-    def _cached(self, prim: Concat, at: tuple[Ix, ...]) -> Inst:
-        """An element of keys or values that the kernel concatenates: read from the output where it puts them."""
+    def _cached(self, prim: Concat | Insert, at: tuple[Ix, ...]) -> Inst:
+        """An element of keys or values that the kernel puts together: read from the output where it puts them."""
         output, axis = self.made[id(prim)], prim.axis
         assert self.column is not None
+        assert self.query is not None
         if at[axis] != _at(self.column) or not all(map(_walks, at, prim.shape)):
             raise Decline("a concatenation inside the attention is not one of whole keys or values")
         used = [v for ix in at for v in ix.vars()]
@@ -192,10 +196,17 @@ class _Attention(Puller[AttentionSpace]):
             raise Decline("a concatenation inside the attention is read in two ways")
         parts: list[Part] = []
         start = Dim.of(0)
-        for k, part in enumerate(prim.parts):
+        for k, part in enumerate(prim.parts if isinstance(prim, Concat) else (prim.data, prim.updates)):
             along = Var(f"j{output}{k}", part.shape[axis])
             place = (*at[:axis], _at(along), *at[axis + 1:])
-            parts.append(Part(along, start, self._inner(part, place, "parts of a concatenation")))
+            inst = self._inner(part, place, "parts of a concatenation")
+            if isinstance(prim, Insert):
+                behind = None if part is prim.data else start_of(self.pull(prim.indices, place), along)
+                if behind is not None and uses(behind, (self.inner, self.query, self.column)):
+                    raise Decline("new keys or values go to more than one place in a sequence")
+                parts.append(Part(along, Dim.of(0), inst, behind))
+            else:
+                parts.append(Part(along, start, inst))
             start = start + along.extent
         load = Load(prim.dtype, -1 - output, self.stored[output], flat_address(at, prim.shape))
         if load.address.coef(self.inner) != (1 if self.inner.extent != 1 else 0):
@@ -277,6 +288,14 @@ def _static(extent: Dim, what: str) -> int:
     return size
 
 
+def _check_length(space: AttentionSpace) -> None:
+    assert space.length is not None
+    if space.guarded or space.hides is not None:
+        raise Decline("a run says how many keys there are, and rows without a key are treated apart")
+    if uses(space.length, (space.i, space.e, *space.sharing)):
+        raise Decline("how many keys there are is not the same for the queries that share them")
+
+
 def _check(space: AttentionSpace) -> None:
     """What the kernel generator relies on."""
     for inst in insts(space.x):
@@ -295,6 +314,8 @@ def _check(space: AttentionSpace) -> None:
         for one in insts(inst):
             if isinstance(one, Load) and space.d in one.address.hidden():
                 raise Decline("a view divides the inner index of queries or keys")
+    if space.length is not None:
+        _check_length(space)
     for cache in space.caches:
         if not set(cache.owners(space.batch)) <= set(space.sharing):
             raise Decline("keys and values that are concatenated inside belong to different heads")
