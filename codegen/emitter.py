@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -193,8 +194,7 @@ class Emitter(Extents):
             self.computed = {d: self._lane(v, k) for d, v in zip(ix.dynamic, computed, strict=True)}
             place = self.index(ix, {along: t.Add(start, self.i64(k))})
             if isinstance(inst, Load):
-                storage = STORAGE.get(inst.stored, inst.stored)
-                one = self.read(self.input(inst.slot, inst.stored), storage, place)
+                one = self._element(inst, place)
             else:
                 one = V(place, "int64")
             parts.append(self.math.share(one).expr)
@@ -212,19 +212,29 @@ class Emitter(Extents):
 
     def load(self, inst: Load, along: Var, lanes: int, valid: t.Expr = None) -> V:
         """One operand, widened to its computing dtype; see `value`."""
-        storage = STORAGE.get(inst.stored, inst.stored)
-        buffer = self.input(inst.slot, inst.stored)
         address = self.index(inst.address)
         moving = inst.address.coef(along) == 1 and lanes > 1
-        if not moving:
-            return self.unpack(self.read(buffer, storage, address), inst.stored, inst.dtype)
-        if valid is None:
-            return self.unpack(self.read(buffer, storage, address, lanes), inst.stored, inst.dtype)
+        if not moving or valid is None:
+            return self.unpack(self._element(inst, address, lanes if moving else 1), inst.stored, inst.dtype)
+        storage = STORAGE.get(inst.stored, inst.stored)
         part = self.local("part", storage, lanes)
         self.write(part, 0, self.math.const(0, storage), lanes)
         with self.loop("c", valid) as c:
-            self.write(part, c, self.read(buffer, storage, t.Add(address, c)))
+            self.write(part, c, self._element(inst, t.Add(address, c)))
         return self.unpack(self.math.share(self.read(part, storage, 0, lanes)), inst.stored, inst.dtype)
+
+    def _element(self, inst: Load, address: t.Expr, lanes: int = 1) -> V:
+        """Elements as stored; 0 where one of the extents `present` is."""
+        storage = STORAGE.get(inst.stored, inst.stored)
+        buffer = self.input(inst.slot, inst.stored)
+        if not inst.present:
+            return self.read(buffer, storage, address, lanes)
+        there = functools.reduce(t.And, (t.LT(self.i64(0), self.dim(d)) for d in inst.present))
+        part = self.local("part", storage, lanes)
+        self.write(part, 0, self.math.const(0, storage), lanes)
+        with self.when(there):
+            self.write(part, 0, self.read(buffer, storage, address, lanes), lanes)
+        return self.math.share(self.read(part, storage, 0, lanes))
 
     def place(self, inst: Place, along: Var, lanes: int) -> V:
         """The value of an index for `lanes` positions of the loop `along`."""

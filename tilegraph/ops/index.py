@@ -313,6 +313,11 @@ def _extent(atom: Atom) -> Dim | None:
     return atom.by if isinstance(atom, Remainder) else None
 
 
+def may_be_zero(dim: Dim) -> bool:
+    """Whether a run may have the extent `dim` as 0, as far as its terms tell."""
+    return not _nonneg(dim - 1)
+
+
 def _nonneg(dim: Dim) -> bool:
     return all(c >= 0 for _, c in dim.terms)
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from tilegraph.ops.broadcast import project
-from tilegraph.ops.index import Ix, SplitNeeded, Var, flat_address
+from tilegraph.ops.index import Ix, SplitNeeded, Var, flat_address, may_be_zero
 from tilegraph.ops.prims import Const, Decline, Extent, Input, Pick, Point, Position, Prim, View
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place
 from tilegraph.spec.dims import Dim
@@ -85,8 +85,11 @@ class Puller(ABC, Generic[S]):
     def _pull(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
         match prim:
             case Input():
-                address = flat_address(project(at, prim.shape), prim.shape)
-                return self._leaf(Load(prim.dtype, prim.slot, prim.stored, address), prim.slot, address)
+                places = project(at, prim.shape)
+                address = flat_address(places, prim.shape)
+                present = tuple(d for ix, d in zip(places, prim.shape, strict=True) if not ix.terms and may_be_zero(d))
+                load = Load(prim.dtype, prim.slot, prim.stored, address, present)
+                return self._leaf(load, prim.slot, address, present)
             case Const():
                 return self._leaf(Literal(prim.dtype, prim.value), repr(prim.value))
             case Extent():

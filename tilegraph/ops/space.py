@@ -31,11 +31,15 @@ class Inst:
 
 @dataclass(frozen=True, eq=False)
 class Load(Inst):
-    """An element of the kernel's input `slot`; of its own output -1 - slot where that is negative."""
+    """An element of the kernel's input `slot`; of its own output -1 - slot where that is negative.
+
+    `present`: extents that a run may have as 0 while the loops go on; then the element does not exist, and is 0.
+    """
 
     slot: int
     stored: str
     address: Ix
+    present: tuple[Dim, ...] = ()
 
     @property
     def args(self) -> tuple[Inst, ...]:
@@ -234,7 +238,7 @@ def crossed(space: Space) -> Var | None:
         if isinstance(inst, (Fold, Running, Choose)):
             return None
         if uneven(inst, lanes) is not None:
-            if not isinstance(inst, Load) or inst.address.dynamic:
+            if not isinstance(inst, Load) or inst.address.dynamic or inst.present:
                 return None
             found.append(inst.address)
     for var in reversed((*space.rows, *space.cols[:-1])):
