@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import tilegraph.codegen.attention.kernel as under_test
+import tilegraph.codegen.attention.blocks as under_test
 from tests.numeric.attention.attn_runner import compile_attention, run
 from tests.numeric.codegen.runner import Array
 
