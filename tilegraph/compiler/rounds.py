@@ -4,8 +4,8 @@ A batch makes values that the caches do not hold: each kernel then waits for wha
 neighbouring kernels make their batch elements one by one, a round does some elements in all of them before the next
 ones, and the values that pass between them only need memory for one round.
 
-Left as they are: kernels with more weights than a cache keeps from one round to the next, values that others read, and
-batches that are small enough as a whole.
+Left as they are: kernels with more weights than a cache keeps from one round to the next, or than an item has values,
+values that others read, and batches that are small enough as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from tilegraph.codegen.generated import Kernel
+from tilegraph.codegen.generated import Items, Kernel
 from tilegraph.memory import Buffer, plan
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.lower.base import shape_of
@@ -25,6 +25,8 @@ from tilegraph.spec.dims import Dim, Shape
 
 _CACHE = 2 << 20  # bytes that pass between the kernels of a round; half of it is read while half is written
 _WEIGHTS = 1 << 20  # bytes of one kernel
+_FEW_WEIGHTS = 1 << 18  # however few values an item has: squeeze and excite has one a channel
+_EXTENT = 512  # what a symbol may be: smaller items make larger rounds, which read weights less often
 
 
 class Step(Protocol):
@@ -83,7 +85,7 @@ def _run(steps: Sequence[Step], first: int, shapes: Mapping[ir.Value, Shape], di
     count: Dim | None = None
     for n in range(first, len(steps)):
         items = steps[n].kernel.items
-        if items is None or steps[n].kernel.align != 1 or _weights(steps[n]) > _WEIGHTS:
+        if items is None or steps[n].kernel.align != 1 or _heavy(steps[n], items):
             return max(n - 1, first)
         batch = dim(items.count)
         strides = [dim(s) for s in items.strides]
@@ -124,10 +126,13 @@ def _rounds(steps: Sequence[Step], first: int, last: int, outputs: Collection[ir
     return Rounds(first, last - first + 1, batch, step, name), sizes
 
 
-def _weights(step: Step) -> int:
-    """Bytes of the constants that a step reads."""
-    total = 0
-    for v in step.reads:
+def _heavy(step: Step, items: Items) -> bool:
+    """Whether reading a step's constants once more for each round takes longer than what passes through it."""
+    constants, values = 0, 0
+    for v, stride in zip((*step.reads, *step.writes), items.strides, strict=True):
+        size = BYTES[stored_name(v.dtype)]
         if v.is_initializer():
-            total += Dim.product(shape_of(v)).value * BYTES[stored_name(v.dtype)]
-    return total
+            constants += Dim.product(shape_of(v)).value * size
+        else:
+            values += stride.evaluate(dict.fromkeys(stride.symbols, _EXTENT)) * size
+    return constants > _WEIGHTS or constants > max(values, _FEW_WEIGHTS)

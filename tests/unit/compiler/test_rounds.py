@@ -11,7 +11,7 @@ import pytest
 from tilegraph.codegen.generated import Items, Kernel
 from tilegraph.compiler.rounds import Local, find_rounds, lifetimes
 from tilegraph.spec.artifact import Rounds
-from tilegraph.spec.dims import Dim
+from tilegraph.spec.dims import Dim, Shape
 
 N, ITEM = Dim.symbol("N"), Dim.of(1 << 17)
 
@@ -45,9 +45,10 @@ def call(reads: list[ir.Value], write: ir.Value, strides: list[Dim] | None = Non
     return Call(kernel, tuple(reads), (write,))
 
 
-def found(*calls: Call, outputs: tuple[ir.Value, ...] = (Y,)) -> tuple[tuple[Rounds, ...], dict[ir.Value, Local]]:
-    shapes = {v: (N, ITEM) for c in calls for v in c.writes}
-    return find_rounds(calls, shapes, outputs, lambda d: d, {"N"})
+def found(*calls: Call, outputs: tuple[ir.Value, ...] = (Y,), shapes: dict[ir.Value, Shape] | None = None,
+          ) -> tuple[tuple[Rounds, ...], dict[ir.Value, Local]]:
+    known = {v: (N, ITEM) for c in calls for v in c.writes} | (shapes or {})
+    return find_rounds(calls, known, outputs, lambda d: d, {"N"})
 
 
 def test_a_chain() -> None:
@@ -84,6 +85,16 @@ def test_where_a_chain_ends(second: Call, begins: bool) -> None:
     rounds, local = found(call([X], A), second, call([B], C), call([C], Y))
     assert [(r.first, r.calls) for r in rounds] == [(1, 3) if begins else (2, 2)]
     assert set(local) == ({B, C} if begins else {C})
+
+
+def test_weights_that_outweigh_an_item() -> None:
+    """Rounds that large images need would read the weights of a later kernel of small images again and again."""
+    small, none = Dim.of(1 << 14), Dim.of(0)
+    for count, expected in ((1 << 16, [(0, 4)]), (1 << 16 | 1, [(2, 2)])):
+        light = call([A, weights(count)], B, [small, none, small])
+        calls = call([X], A, [ITEM, small]), light, call([B], C, [small, ITEM]), call([C], Y)
+        rounds, _ = found(*calls, shapes={A: (N, small), B: (N, small)})
+        assert [(r.first, r.calls) for r in rounds] == expected
 
 
 def test_few_weights_and_small_batches() -> None:
