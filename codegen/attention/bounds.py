@@ -252,6 +252,10 @@ class Bounds:
                 by = inst.operands[1]
                 if isinstance(by, Literal) and by.value > 0:  # towards zero, which is monotone
                     return Interval(*(m.idiv(end, known[1].low) for end in (known[0].low, known[0].high)))
+            case "Mod" if inst.dtype.startswith("int"):
+                return self._remainder(inst, known[0])
+            case "Floor" | "Ceil" | "Round" | "Clip" | "quotient":
+                return self._rising(inst, known[0])
             case "Tanh":
                 one = m.const(1.0, inst.dtype)
                 return Interval(m.neg(one), one)
@@ -259,14 +263,46 @@ class Bounds:
                 return self._cast(inst, known[0])
         return None
 
+    def _rising(self, inst: Apply, a: Interval) -> Interval | None:
+        """A function of the first operand that never falls; the others are constants."""
+        rest = inst.operands[1:]
+        constants = [one.value for one in rest if isinstance(one, Literal)]
+        if len(constants) < len(rest) or (operator(inst) == "quotient" and not 0 < constants[0] < float("inf")):
+            return None
+        others = [self.e.math.const(value, inst.dtype) for value in constants]
+        low, high = (inst.point.fn(self.e.math, [end, *others]) for end in (a.low, a.high))
+        return Interval(low, high)
+
+    def _remainder(self, inst: Apply, a: Interval) -> Interval | None:
+        """x mod c for a constant c > 0, with the sign of c: it rises where all x lie between two multiples of c."""
+        m, by = self.e.math, inst.operands[1]
+        if not isinstance(by, Literal) or by.value <= 0 or "fmod=1" in inst.point.key:
+            return None
+        c, zero, one = (m.const(value, inst.dtype) for value in (by.value, 0, 1))
+
+        def whole(x: V) -> V:
+            below = m.lt(x, zero)
+            return m.share(m.select(below, m.sub(m.idiv(m.add(x, one), c), one), m.idiv(x, c)))
+
+        low, high = (m.share(end) for end in (a.low, a.high))
+        first, last = whole(low), whole(high)
+        together = m.share(m.eq(first, last))
+        start = m.mul(first, c)
+        return Interval(m.select(together, m.sub(low, start), zero),
+                        m.select(together, m.sub(high, start), m.sub(c, one)))
+
     def _scaled(self, inst: Apply, known: list[Interval]) -> Interval | None:
+        """A product; that of two intervals lies between those of their ends, which are NaN for 0 times infinity."""
         m = self.e.math
         for k in (0, 1):
             factor = inst.operands[k]
             if isinstance(factor, Literal) and abs(factor.value) < float("inf") and factor.value != 0:
                 a, b = (m.mul(end, known[k].low) for end in (known[1 - k].low, known[1 - k].high))
                 return Interval(a, b) if factor.value > 0 else Interval(b, a)
-        return None
+        if inst.dtype != "float32":
+            return None
+        ends = [m.share(m.mul(a, b)) for a in (known[0].low, known[0].high) for b in (known[1].low, known[1].high)]
+        return Interval(reduce(m.minimum, ends), reduce(m.maximum, ends))
 
     def _cast(self, inst: Apply, a: Interval) -> Interval | None:
         m, source = self.e.math, inst.operands[0].dtype

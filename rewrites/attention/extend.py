@@ -15,17 +15,17 @@ from tilegraph.ops.attention import AttentionSpace
 from tilegraph.ops.lower import kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
-from tilegraph.ops.space import Apply, insts
 from tilegraph.rewrites.attention.caches import join, shorten
 from tilegraph.rewrites.attention.candidate import Candidate
 from tilegraph.rewrites.attention.find import Core
 from tilegraph.rewrites.attention.operators import owner_of
+from tilegraph.rewrites.attention.price import modifier_cost
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.spec.dims import Dim
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MASK_NODES = 48
-_MASK_COST = 24  # vector instructions for each vector of scores that computing a mask may take
+_MASK_COST = 32  # vector instructions for each vector of scores that computing a mask may take
 
 
 class Extender:
@@ -104,7 +104,7 @@ class Extender:
                 continue
             try:
                 wider_one = self.examine(nodes | mask, self.core.second)
-                if best is not None and _cost(wider_one) > _cost(best) + _MASK_COST:
+                if best is not None and modifier_cost(wider_one.space) > modifier_cost(best.space) + _MASK_COST:
                     continue
             except Decline as why:
                 reason = reason or why
@@ -206,6 +206,3 @@ def _elements(value: ir.Value) -> int:
     return (1 << 40) if any(d is None for d in dims) else estimate(Dim.product(d for d in dims if d is not None))
 
 
-def _cost(candidate: Candidate) -> int:
-    """Vector instructions of the modifier for one vector of scores, predicates included."""
-    return sum(inst.point.cost for inst in insts(candidate.space.x) if isinstance(inst, Apply))

@@ -96,7 +96,7 @@ def _many(candidate: Candidate, density: Density | None, model: CostModel) -> At
     padded = (-(-rows // _GROUP) * _GROUP * -(-keys // _PANEL) * _PANEL) / max(rows * keys, 1)
     share = 1.0 if density is None else density.blocks
     scores = flops / _KERNEL_FLOPS_PER_US * padded
-    scores += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * _modifier(space)) / 1e3
+    scores += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * modifier_cost(space)) / 1e3
     scores += batch * rows * -(-keys // _BLOCK) * _ROW_NS / 1e3
     return AttentionCost(runtime, _NODE_US + share * scores + batch * keys * space.depth * _PACK_NS / 1e3)
 
@@ -115,7 +115,7 @@ def _few(candidate: Candidate, rows: int, model: CostModel) -> AttentionCost:
     around = _around_us(candidate, model, set(candidate.caches)) if space.has_few else 0.0
     runtime = around + _products_us(candidate, products, elements, model, few=True)
     kernel = _NODE_US + max(read / group * _KERNEL_READ_NS / 1e3, 2 * flops / _KERNEL_FLOPS_PER_US)
-    kernel += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * _modifier(space)) / 1e3
+    kernel += elements * (_EXPONENTIAL_NS + _INSTRUCTION_NS * modifier_cost(space)) / 1e3
     join = read / group * _JOIN_NS / 1e3
     made = len(candidate.caches) / 2  # of keys and values; a Concat in ONNX Runtime, or in its operator, costs as much
     kernel += made * join
@@ -134,8 +134,13 @@ def _is_joined(value: ir.Value, candidate: Candidate) -> bool:
         and value.dtype == ir.DataType.FLOAT
 
 
-def _modifier(space: AttentionSpace) -> int:
-    return sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply))
+def modifier_cost(space: AttentionSpace) -> int:
+    """Vector instructions for one vector of scores; what is the same for all keys of a row is not among them."""
+    moving: set[int] = set()
+    for inst in insts(space.x):
+        if isinstance(inst, Score) or _reads(inst, space) or any(id(a) in moving for a in inst.args):
+            moving.add(id(inst))
+    return sum(inst.point.cost for inst in insts(space.x) if isinstance(inst, Apply) and id(inst) in moving)
 
 
 def _around_us(candidate: Candidate, model: CostModel, without: Set[ir.Node] = frozenset()) -> float:

@@ -202,7 +202,8 @@ def _is_computed(node: ir.Node) -> bool:
 
 
 class Runs:
-    """The runs that are looked at of a model whose main graph is `graph`: of made up inputs by `flag`, of the example."""
+    """The runs that are looked at of a model whose main graph is `graph`: of made up inputs by `flag`, the example's.
+    """
 
     FLAGS = (1, 0, ASSUMED)  # a padding mask of ones, ids that are no padding, one document as long as all
 

@@ -97,12 +97,16 @@ class Puller(ABC, Generic[S]):
             case Position():
                 return self._leaf(Place(prim.dtype, at[prim.axis]), at[prim.axis])
             case Point():
-                return Apply(prim.dtype, prim, tuple(self.pull(p, project(at, p.shape)) for p in prim.operands))
+                return self.point(prim, tuple(self.pull(p, project(at, p.shape)) for p in prim.operands))
             case View():
                 return self.pull(prim.source, prim.pull(at))
             case Pick():
                 return self.picked(prim, at)
         return self.operation(prim, at)
+
+    def point(self, prim: Point, operands: tuple[Inst, ...]) -> Inst:
+        """A pointwise operation on values."""
+        return Apply(prim.dtype, prim, operands)
 
     def picked(self, prim: Pick, at: tuple[Ix, ...]) -> Inst:
         """The value of a prim whose index is computed."""

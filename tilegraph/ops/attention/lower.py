@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from tilegraph.ops.attention.forms import softmax
 from tilegraph.ops.attention.insert import Insert, scatter, shortened, start_of, uses
+from tilegraph.ops.attention.positions import affine, simplified
 from tilegraph.ops.attention.space import AttentionSpace, Cache, Part, Score, Sunk
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
@@ -21,7 +22,7 @@ from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.lower.reductions import axes_of, reduce_over
 from tilegraph.ops.lower.tables import Rule
 from tilegraph.ops.lower.views import transpose
-from tilegraph.ops.prims import Concat, Decline, Dot, Lowered, Point, Prim, Reduce, View
+from tilegraph.ops.prims import Concat, Decline, Dot, Lowered, Pick, Point, Prim, Reduce, View
 from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Fold, Inst, Load, index_of, insts
 from tilegraph.spec.dims import Dim
@@ -167,6 +168,17 @@ class _Attention(Puller[AttentionSpace]):
             case Concat():
                 return self._part(prim, at)
         raise Decline(f"{type(prim).__name__} inside the attention")
+
+    def point(self, prim: Point, operands: tuple[Inst, ...]) -> Inst:
+        return simplified(prim, operands, self._leaf)
+
+    def picked(self, prim: Pick, at: tuple[Ix, ...]) -> Inst:
+        """An element at a place that is a position after all."""
+        places = [affine(self.pull(index, project(at, index.shape))) for index in prim.indices]
+        known = tuple(ix for ix in places if ix is not None)
+        if len(known) < len(places):
+            return super().picked(prim, at)
+        return self.pull(prim.source, prim.pull(at, known))
 
     def _part(self, prim: Concat, at: tuple[Ix, ...]) -> Inst:
         """An element of a concatenation of which one part holds all that is read: the scores, or a sink beside them."""
