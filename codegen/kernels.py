@@ -11,7 +11,7 @@ from tilegraph.codegen.cache import KernelCache, kernel_key
 from tilegraph.codegen.generated import Generated, Kernel
 from tilegraph.codegen.isa import Isa
 from tilegraph.codegen.version import GENERATOR, TVM_VERSION
-from tilegraph.ops.attention import plan_attention
+from tilegraph.ops.attention import plan_attention, plan_trusting
 from tilegraph.ops.conv import plan_conv, plan_fast, plan_join
 from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Decline, Lowered, signature
@@ -26,6 +26,7 @@ _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "Attention": (plan_attention, "tilegraph.codegen.attention"),
     "AttentionCache": (plan_attention, "tilegraph.codegen.attention.caches"),
     "AttentionSum": (plan_attention, "tilegraph.codegen.attention.pieces"),
+    "AttentionTrust": (plan_trusting, "tilegraph.codegen.attention"),
     "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
     "Conv": (plan_conv, "tilegraph.codegen.conv"),
     "ConvFast": (plan_fast, "tilegraph.codegen.conv"),

@@ -43,12 +43,16 @@ _Found = tuple[Candidate, dict[str, Any]]  # and what its mask leaves, for the r
 
 
 class AttentionFusion(CompositePass):
-    """Finds attentions and takes those that are expected to win, or with offload "all" every one that it can."""
+    """Finds attentions and takes those that are expected to win, or with offload "all" every one that it can.
+
+    `trust_hidden`: keys that a mask hides, and their values, are finite; then composites are of a kind of their own.
+    """
 
     name = "fuse-attention"
 
-    def __init__(self, offload: str = "auto", cost_model: CostModel | None = None) -> None:
+    def __init__(self, offload: str = "auto", cost_model: CostModel | None = None, trust_hidden: bool = False) -> None:
         super().__init__(offload)
+        self.trust_hidden = trust_hidden
         self.cost_model = cost_model or CostModel()
 
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
@@ -66,7 +70,8 @@ class AttentionFusion(CompositePass):
             counting = introduce(graph) + introduce_switches(graph, _between(graph))
             found = self._attentions(model, graph, context)
             for candidate, share in found:
-                call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones, "Attention")
+                call = make_composite(model, graph, candidate.nodes, candidate.outputs, candidate.clones,
+                                      "AttentionTrust" if self.trust_hidden else "Attention")
                 context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
                                          op=call.op_type, kind=kind_of_mask(candidate.space), **share,
                                          nodes=[n.name for n in candidate.nodes],

@@ -52,6 +52,8 @@ WeightsOption = Annotated[Weights, typer.Option("--weights", help="Round the mat
                                                 "blocks; the error of each is printed.")]
 FastWinograd = Annotated[bool, typer.Option("--fast-winograd", help="3x3 convolutions with fewer products and larger "
                                             "rounding errors, F(4x4, 3x3).")]
+TrustHidden = Annotated[bool, typer.Option("--trust-hidden", help="Keys that attention does not see, and their values, "
+                                           "are finite: a step of a decoder does not read them.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON (- for stdout).")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More output, and tracebacks of errors.")]
@@ -91,6 +93,7 @@ def optimize(
     precision: PrecisionOption = Precision.float32,
     weights: WeightsOption = Weights.float32,
     fast_winograd: FastWinograd = False,
+    trust_hidden: TrustHidden = False,
     tune: Annotated[bool, typer.Option("--tune", help="Time kernels against ONNX Runtime on this machine; what loses "
                                        "stays with it.")] = False,
     tune_budget: Annotated[float | None, typer.Option("--tune-budget", metavar="SECONDS", min=0.0, help="How long "
@@ -108,8 +111,8 @@ def optimize(
     from tilegraph.cli import commands
 
     commands.optimize(model, target, output, dim, embed, offload.value, portable, list_passes, disable, mcpu,
-                      precision.value, weights.value, fast_winograd, tune, tune_budget, dry_run, dump, cache_dir, force,
-                      json, quiet, verbose)
+                      precision.value, weights.value, fast_winograd, trust_hidden, tune, tune_budget, dry_run, dump,
+                      cache_dir, force, json, quiet, verbose)
 
 
 @app.command()

@@ -19,8 +19,9 @@ def default_output(model: Path, *, embed: bool = False) -> Path:
 
 def optimize(model: Path | None, target: str, output: Path | None, dim: list[str], embed: bool, offload: Any,
              portable: bool, list_passes: bool, disable: list[str], mcpu: str | None, precision: str, weights: str,
-             fast_winograd: bool, tune: bool, tune_budget: float | None, dry_run: bool, dump: Path | None,
-             cache_dir: Path | None, force: bool, json: str | None, quiet: bool, verbose: bool) -> None:
+             fast_winograd: bool, trust_hidden: bool, tune: bool, tune_budget: float | None, dry_run: bool,
+             dump: Path | None, cache_dir: Path | None, force: bool, json: str | None, quiet: bool,
+             verbose: bool) -> None:
     dims = dims_of(dim)
     if model is not None:
         _require_file(model)
@@ -36,8 +37,9 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
     tuning = _tuning(tune, tune_budget)
     with progress(quiet=quiet) as step:
         result = compiler.optimize(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
-                                   precision=precision, weights=weights, fast_winograd=fast_winograd, dump=dump,
-                                   cache_dir=cache_dir, progress=step, dry_run=dry_run, **tuning)
+                                   precision=precision, weights=weights, fast_winograd=fast_winograd,
+                                   trust_hidden=trust_hidden, dump=dump, cache_dir=cache_dir, progress=step,
+                                   dry_run=dry_run, **tuning)
         saved = None if dry_run else result.save(folder, force=force, embed=embed, portable=portable)
     from tilegraph.cli.tables import show_decisions, show_summary
     from tilegraph.explain import report_of

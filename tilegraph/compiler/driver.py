@@ -50,7 +50,8 @@ def list_passes(target: str = "cpu") -> list[str]:
 
 def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
              disable: Collection[str] = (), mcpu: str | None = None, precision: str = FLOAT32,
-             weights: str = FLOAT32, fast_winograd: bool = False, dump: Path | None = None,
+             weights: str = FLOAT32, fast_winograd: bool = False, trust_hidden: bool = False,
+             dump: Path | None = None,
              cache_dir: Path | None = None,
              progress: Callable[[str], None] | None = None, dry_run: bool = False, measure: Measure | None = None,
              budget: float = TUNE_BUDGET_S, sample: Mapping[str, Any] | None = None) -> OptimizedModel:
@@ -60,10 +61,12 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. precision: "bf16" rounds
     the operands of compiled matrix products to bfloat16 and sums in float32. weights: "int8" or "int4" rounds their
     matrices to integers in blocks. fast_winograd: 3x3 convolutions by F(4x4, 3x3), about five times the rounding error.
-    dump: folder for the model after each pass and the kernels' text. dry_run: decide,
-    compile nothing. progress: told each stage's name. measure: times composites, for about `budget` seconds; those that
-    ONNX Runtime runs faster stay with it. sample: arrays by input name, for which the report says how dense masks are;
-    they decide nothing.
+    trust_hidden: keys that masks hide, and their values, are finite: with few queries they are not read. dump: folder
+    for the model after each pass and the kernels' text. dry_run: decide, compile nothing. progress: told each stage's
+    name. measure: times composites, for about `budget` seconds: the
+    fastest schedule is taken, and those that ONNX Runtime runs faster stay with it. sample: arrays by input name, for
+    which the report says how dense masks are; they decide nothing. schedules: those of kernels, by the names of
+    composites, where nothing is measured.
 
     Raises `InputError` (and its kinds) for what the user can mend.
     """
@@ -78,9 +81,10 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
         graph = load(model, dims=dims)
     summary = Summary(_name(model), target, _count(graph), options={
         "offload": offload, "disable": sorted(disable), "dims": dict(dims or {}), "mcpu": mcpu, "precision": precision,
-        "weights": weights, "fast_winograd": fast_winograd, "tune": measure is not None})
+        "weights": weights, "fast_winograd": fast_winograd, "trust_hidden": trust_hidden, "tune": measure is not None})
     context = PassContext(run.diagnostics, sample=sample)
-    passes = chosen.passes(targets.CompilerOptions(offload, isa, precision, weights, fast_winograd))
+    passes = chosen.passes(targets.CompilerOptions(offload, isa, precision, weights, fast_winograd,
+                                                   trust_hidden))
     pipeline = Pipeline(passes, disabled=disable, instruments=_instruments(dump))
     with run.stage("passes"):
         pipeline.run(graph, context)

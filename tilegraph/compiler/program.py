@@ -82,6 +82,7 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
     "Small": lower_region,
     "Attention": lower_attention,
     "Gemm": lower_gemm,
+    "AttentionTrust": lower_attention,
     "Conv": lower_conv,
     "ConvFast": lower_conv,
     "Pool": lower_conv,
@@ -100,7 +101,7 @@ def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function],
     sources = {slot: node.inputs[position[value]] for slot, value in lowered.inputs if value in position}
     results = list(zip(node.outputs, (prim.shape for prim in lowered.outputs), strict=True))
     kinds = [kind]
-    space = plan_attention(lowered) if kind == "Attention" else None
+    space = plan_attention(lowered) if kind in ("Attention", "AttentionTrust") else None
     if space is not None and space.caches_apart:
         kinds.insert(0, "AttentionCache")
     if space is not None and space.pieces > 1:

@@ -14,13 +14,15 @@ FLOAT32 = "float32"
 @dataclass(frozen=True)
 class CompilerOptions:
     """What a target's pipeline is built for: what to offload ("auto", "all" or "none"), the instruction set (None for
-    the host's), the precision of products, how their matrices are stored, and whether convolutions may err more."""
+    the host's), the precision of products, how their matrices are stored, whether convolutions may err more, and
+    whether keys that attention does not see are known to be finite."""
 
     offload: str = "auto"
     isa: Isa | None = None
     precision: str = FLOAT32
     weights: str = FLOAT32
     fast_winograd: bool = False
+    trust_hidden: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ def _passes(options: CompilerOptions) -> Sequence[Pass]:
     offload, isa = options.offload, options.isa or _isa(None)
     _check(options.precision, isa)
     return (*_rounded(options.weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
-            AttentionFusion(offload), GemmFusion(offload, options.precision, isa.vector_bits),
+            AttentionFusion(offload, trust_hidden=options.trust_hidden),
+            GemmFusion(offload, options.precision, isa.vector_bits),
             *_layout(offload, isa, options.fast_winograd), RegionFusion(offload), AbsorbLeftovers(offload),
             QuantizeBarrier())
 

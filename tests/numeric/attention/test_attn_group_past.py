@@ -59,9 +59,9 @@ def reason_of(made: Any) -> str | None:
     return reasons[0] if reasons else None
 
 
-def sessions(original: bytes, folder: Path) -> Pair:
+def sessions(original: bytes, folder: Path, **options: Any) -> Pair:
     """ONNX Runtime on the original, and what is made of it, which must be taken."""
-    made = optimize(original, offload="all")
+    made = optimize(original, offload="all", **options)
     assert reason_of(made) is None
     made.save(folder / "m")
     tilegraph.register()

@@ -94,3 +94,22 @@ def test_only_new_rows_are_written(turned: Pair) -> None:
     _, keys, values = run_in_place(turned[1], feeds)
     for name, after in (("pk", keys), ("pv", values)):
         assert list(np.flatnonzero(np.abs(after - feeds[name]).max(axis=(0, 1, 3)) > 0)) == [11]
+
+
+def test_hidden_keys_are_read_unless_they_are_trusted(tmp_path: Path) -> None:
+    """0 times infinity is NaN, also for a value that no query sees; with --trust-hidden it is not looked at."""
+    form: dict[str, Any] = {"local_window_size": 20}
+    clean = feeds_for(300, 1, [290])
+    odd = clean | {"pv": clean["pv"].copy()}
+    odd["pv"][0, :, 100, 3] = np.inf
+    for trust in (False, True):
+        folder = tmp_path / str(trust)
+        folder.mkdir()
+        pair = sessions(model(clean, present="p", **form), folder, trust_hidden=trust)
+        check(pair, clean, [290])
+        want, got = (run_in_place(session, odd)[0] for session in pair)
+        assert np.isnan(want).any()
+        if trust:
+            assert np.array_equal(got, run_in_place(pair[1], clean)[0])
+        else:
+            assert np.array_equal(np.isnan(want), np.isnan(got))

@@ -60,14 +60,14 @@ def model(tmp_path: Path) -> Path:
 def test_every_option_reaches_the_compiler(recorder: Recorder, model: Path, tmp_path: Path) -> None:
     assert main(["optimize", str(model), "--target", "cpu", "-o", str(tmp_path / "out"), "--dim", "batch=2", "--embed",
                  "--offload", "all", "--portable", "--disable", "fold", "--disable", "fuse", "--mcpu", "x86-64-v3",
-                 "--precision", "bf16", "--weights", "int4", "--fast-winograd", "--dump", str(tmp_path / "d"),
-                 "--cache-dir", str(tmp_path / "c"), "--force",
+                 "--precision", "bf16", "--weights", "int4", "--fast-winograd", "--trust-hidden",
+                 "--dump", str(tmp_path / "d"), "--cache-dir", str(tmp_path / "c"), "--force",
                  "-q"]) == 0
     asked = recorder.asked
     assert callable(asked.pop("progress"))
     assert asked == {"model": model, "target": "cpu", "dims": {"batch": 2}, "offload": "all",
                      "disable": ["fold", "fuse"], "mcpu": "x86-64-v3", "precision": "bf16",
-                     "weights": "int4", "fast_winograd": True, "dump": tmp_path / "d",
+                     "weights": "int4", "fast_winograd": True, "trust_hidden": True, "dump": tmp_path / "d",
                      "cache_dir": tmp_path / "c", "dry_run": False}
     assert type(asked["offload"]) is type(asked["precision"]) is str
     assert recorder.saved == {"folder": tmp_path / "out", "force": True, "embed": True, "portable": True}

@@ -92,6 +92,11 @@ def plan_attention(lowered: Lowered) -> AttentionSpace:
     return replace(_Attention(lowered).plan(), stored=lowered.stored[0])
 
 
+def plan_trusting(lowered: Lowered) -> AttentionSpace:
+    """`plan_attention` of a model whose hidden keys and values are finite."""
+    return replace(plan_attention(lowered), trusts=True)
+
+
 class _Attention(Puller[AttentionSpace]):
     """Its loops are those of the result (views after the product included)."""
 

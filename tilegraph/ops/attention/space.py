@@ -76,6 +76,7 @@ class AttentionSpace:
     `sink`: a further score of each row, at (batch, i), whose weight goes to no value: exp(sink) is one more term of the
     row's sum (StreamingLLM, Xiao et al. 2023, and gpt-oss have a learned one for each head).
     `length`: how many of the keys there are (int64, at batch), where a run says it; the others are not read.
+    `trusts`: keys that few queries do not see, and their values, are taken to be finite.
     """
 
     batch: tuple[Var, ...]
@@ -96,6 +97,7 @@ class AttentionSpace:
     caches: tuple[Cache, ...] = ()
     sink: Inst | None = None
     length: Inst | None = None
+    trusts: bool = False
 
     @property
     def sharing(self) -> tuple[Var, ...]:

@@ -24,8 +24,9 @@ from tilegraph.verify.source import read_model
 from tilegraph.verify.winograd import as_computed
 
 DOMAIN = "ai.tilegraph"
-PASS_OF = {"Region": "fuse-regions", "Small": "absorb-leftovers", "Attention": "fuse-attention", "Gemm": "fuse-gemm",
-           "Conv": "plan-layouts", "ConvFast": "plan-layouts", "Pool": "plan-layouts"}
+PASS_OF = {"Region": "fuse-regions", "Small": "absorb-leftovers", "Attention": "fuse-attention",
+           "AttentionTrust": "fuse-attention", "Gemm": "fuse-gemm", "Conv": "plan-layouts", "ConvFast": "plan-layouts",
+           "Pool": "plan-layouts"}
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,12 @@ class Options:
     precision: str = "float32"
     weights: str = "float32"
     fast_winograd: bool = False
+    trust_hidden: bool = False
 
     def optimize(self, model: Path | ir.Model) -> OptimizedModel:
         return optimize(model, self.target, dims=self.dims or None, offload=self.offload, disable=self.disable,
                         mcpu=self.mcpu, precision=self.precision, weights=self.weights,
-                        fast_winograd=self.fast_winograd)
+                        fast_winograd=self.fast_winograd, trust_hidden=self.trust_hidden)
 
     def without(self, *passes: str) -> Options:
         return replace(self, disable=tuple(dict.fromkeys((*self.disable, *passes))))
@@ -52,7 +53,8 @@ class Options:
         said += [f"--mcpu {self.mcpu}"] if self.mcpu else []
         said += [f"--precision {self.precision}"] if self.precision != "float32" else []
         said += [f"--weights {self.weights}"] if self.weights != "float32" else []
-        return " ".join(said + (["--fast-winograd"] if self.fast_winograd else []))
+        said += ["--fast-winograd"] if self.fast_winograd else []
+        return " ".join(said + (["--trust-hidden"] if self.trust_hidden else []))
 
 
 def options_of(folder: Path) -> Options | None:
@@ -63,7 +65,7 @@ def options_of(folder: Path) -> Options | None:
         return Options(str(report["target"]), str(said["offload"]), tuple(map(str, said["disable"])),
                        {str(k): int(v) for k, v in said["dims"].items()}, said["mcpu"],
                        str(said.get("precision", "float32")), str(said.get("weights", "float32")),
-                       bool(said.get("fast_winograd", False)))
+                       bool(said.get("fast_winograd", False)), bool(said.get("trust_hidden", False)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

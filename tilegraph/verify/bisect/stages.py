@@ -37,7 +37,7 @@ def stages(original: Path, options: Options) -> list[Stage]:
     seen.stages.append(Stage("", model.clone()))
     target = targets.get(options.target)
     passes = target.passes(targets.CompilerOptions(options.offload, target.isa(options.mcpu), options.precision,
-                                                   options.weights, options.fast_winograd))
+                                                   options.weights, options.fast_winograd, options.trust_hidden))
     Pipeline(passes, disabled=options.disable, instruments=[seen]).run(model, PassContext())
     return seen.stages
 
