@@ -395,7 +395,18 @@ def top_k(c: Context) -> Sequence[Info]:
 def non_zero(c: Context) -> Sequence[Info]:
     rank = c.input(0).rank
     # A scalar counts as a vector of one element.
-    return [Info(ir.DataType.INT64, (None if rank is None else Dim.of(max(rank, 1)), None))]
+    return [Info(ir.DataType.INT64, (None if rank is None else Dim.of(max(rank, 1)), _all_of_a_fill(c)))]
+
+
+def _all_of_a_fill(c: Context) -> MaybeDim:
+    """How many elements a ConstantOfShape of something other than 0 makes: exporters count so."""
+    source, shape = c.node.inputs[0], c.input(0).shape
+    producer = None if source is None else source.producer()
+    fill = None if producer is None or producer.op_type != "ConstantOfShape" else producer.attributes.get("value")
+    if fill is None or fill.is_ref() or shape is None or not bool(fill.as_tensor().numpy().all()):
+        return None
+    known = [d for d in shape if d is not None]
+    return Dim.product(known) if len(known) == len(shape) else None
 
 
 def eye_like(c: Context) -> Sequence[Info]:

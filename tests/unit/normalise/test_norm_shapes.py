@@ -89,6 +89,14 @@ def test_positions_with_a_past() -> None:
     assert shape(cat, "float[batch, 4, past, 16] past, float[batch, 4, seq, 16] new") == "[batch,4,seq+past,16]"
 
 
+@pytest.mark.parametrize(("fill", "expected"), [("1", "[batch,1]"), ("0", "[None,1]")])
+def test_counting_by_nonzero(fill: str, expected: str) -> None:
+    """Exporters write arange(n) as the places of n ones."""
+    body = C + f""" s = Shape(x)  b = Gather(s, zero)  f = ConstantOfShape <value = int64[1] {{{fill}}}> (b)
+        z = NonZero(f)  y = Transpose(z)"""
+    assert shape(body) == expected
+
+
 @pytest.mark.parametrize(("starts", "ends", "expected"), [
     ("zero", "m1", "max(0, seq-1)"), ("one", "big", "max(0, seq-1)"), ("m1", "big", "min(1, seq)"),
     ("zero", "big", "seq"), ("zero", "two", "min(2, seq)"),
