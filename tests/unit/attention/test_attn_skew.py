@@ -15,9 +15,20 @@ from tests.unit.attention.attn_support import fused
 from tilegraph.io import load
 from tilegraph.passes import PassContext, Pipeline
 from tilegraph.rewrites.attention.find import is_product
+from tilegraph.rewrites.attention.respell.skew.moves import Tracer, sources
+from tilegraph.rewrites.attention.respell.skew.places import places
 from tilegraph.rewrites.attention.respell.skew.proof import read
-from tilegraph.rewrites.attention.respell.skew.traced import Traced, Untraceable, leaf, reshaped, transposed
-from tilegraph.rewrites.normalise import NORMALISE
+from tilegraph.rewrites.attention.respell.skew.stand_in import PRIMES, Untraceable, standing_in
+from tilegraph.rewrites.attention.respell.skew.traced import (
+    Traced,
+    joined,
+    leaf,
+    padded,
+    reshaped,
+    taken,
+    transposed,
+)
+from tilegraph.rewrites.normalise import NORMALISE, Shapes
 
 
 def small(**sizes: int) -> onnx.ModelProto:
@@ -156,3 +167,64 @@ def test_lanes_are_what_the_elements_are() -> None:
     assert (elements(x) == want).all()
     with pytest.raises(Untraceable, match="joins batch or heads"):
         reshaped(x, (2, 60))
+
+
+def test_tables_are_what_onnx_computes() -> None:
+    """ScatterND of whole slices between lanes, Split, Pad, Where, Concat and Gather, against ONNX's own evaluator."""
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[3,6,4] x) => (float[3,2,4,5] y)
+    <int64[1] two = {2}, int64[6] pads = {0, 0, 1, 0, 0, 0}, int64[2,1] rows = {4, 1}, int64[2] ends = {-1, 0},
+     bool[1,5] kept = {1, 1, 0, 1, 1}, float low = {-1000.0}, int64[4] four = {3, 2, 4, 5}, int64[1] zero = {0}> {
+        a, b, c = Split <axis = 1, num_outputs = 3> (x)
+        t = Transpose <perm = [1, 0, 2]> (x)
+        ct = Transpose <perm = [1, 0, 2]> (c)
+        s = ScatterND (t, rows, ct)
+        u = Transpose <perm = [1, 0, 2]> (s)
+        e = Gather <axis = 1> (u, ends)
+        j = Concat <axis = 1> (a, e, b, c)
+        p = Pad (j, pads)
+        w = Where (kept, p, low)
+        y = Reshape (w, four)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model = onnx.shape_inference.infer_shapes(model)
+    x = np.arange(72, dtype=np.float32).reshape(3, 6, 4)
+    want = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})[0]
+    graph = load(model).graph
+    assert sources(graph.outputs[0]) == [graph.inputs[0]]
+    table = Tracer(graph.inputs[0]).trace(graph.outputs[0])
+    assert set(table.steps) == {0}
+    numbers = np.broadcast_to(table.numbers, want.shape)
+    assert (np.where(np.broadcast_to(table.ids, table.plain) < 0, numbers, elements(table)) == want).all()
+
+
+def test_what_depends_on_a_symbol_is_not_cut() -> None:
+    prime = PRIMES[0]
+    with standing_in("batch", prime):
+        x = leaf((4 * prime, 6, 2 * prime))
+        for change in (lambda: taken(x, 0, np.arange(4)), lambda: taken(x, 2, np.arange(4)),
+                       lambda: padded(x, (0, 0, 1), (0, 0, 0), 0.0), lambda: joined([x, x], 2)):
+            with pytest.raises(Untraceable, match="batch or heads"):
+                change()
+        assert joined([x, x], 1).shape == (4 * prime, 12, 2 * prime)
+
+
+def test_places_through_lanes() -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[1] x) => (int64[5,3,4] y)
+    <int64[1] five = {5}, int64[3] b = {5, 1, 1}, int64[1] by = {7},
+     int64[3,1] rows = {0, 2, 9}, int64[4] columns = {3, 2, 1, 0}> {
+        n = ConstantOfShape <value = int64[1] {1}> (five)
+        z = NonZero (n)
+        zt = Transpose <perm = [1, 0]> (z)
+        zb = Reshape (zt, b)
+        m = Mul (zb, by)
+        p = Add (m, rows)
+        y = Sub (p, columns)
+    }"""
+    model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+    want = onnx.reference.ReferenceEvaluator(model).run(None, {"x": np.zeros(1, np.float32)})[0]
+    graph = load(model)
+    Pipeline((Shapes(),)).run(graph, PassContext())
+    found = places(graph.graph.outputs[0], frozenset({0}))
+    assert found.first.shape[0] == 1
+    got = found.first + found.growth[0] * np.arange(5).reshape(5, 1, 1)
+    assert (got == want).all()

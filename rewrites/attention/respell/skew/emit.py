@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.ops.lower.base import constant_of
-from tilegraph.rewrites.attention.respell.edit import Builder, Site, rename, swap
+from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rename, swap, whole
 from tilegraph.rewrites.attention.respell.skew.bases import Base
-from tilegraph.rewrites.attention.respell.skew.places import extents_of
 from tilegraph.rewrites.attention.respell.skew.proof import Skewed, Term
 from tilegraph.rewrites.attention.respell.skew.traced import Array
+from tilegraph.spec.dims import Dim
 
 
 def emit(site: Site, found: Skewed) -> None:
@@ -59,27 +59,34 @@ def _scaled(b: Builder, scale: ir.Node, scores: ir.Value, grid: Sequence[int]) -
     return b.add(scale.op_type, [scores, b.scalar(float(number.reshape(-1)[0]))], grid, scores)
 
 
-def _windows(b: Builder, base: Base, lanes: tuple[int, ...], table: Array) -> ir.Value:
+def _windows(b: Builder, base: Base, lanes: Shape, table: Array) -> ir.Value:
     """[lanes.., blocks, n, depth]: the rows `table`; where it is negative, any or zeros."""
     value, count, depth = base.value, base.count, base.depth
     if base.perm is not None:
-        shape = extents_of(value)
-        value = b.add("Transpose", [value], [shape[k] for k in base.perm], value, perm=list(base.perm))
+        given = whole(value)
+        assert given is not None
+        value = b.add("Transpose", [value], [given[k] for k in base.perm], value, perm=list(base.perm))
     if base.between:
         n = len(lanes)
-        value = b.add("Reshape", [value, b.ints([count, *lanes, depth])], (count, *lanes, depth), value)
+        value = _reshaped(b, value, (count, *lanes, depth))
         value = b.add("Transpose", [value], (*lanes, count, depth), value, perm=[*range(1, n + 1), 0, n + 1])
     else:
-        value = b.add("Reshape", [value, b.ints([*lanes, count, depth])], (*lanes, count, depth), value)
+        value = _reshaped(b, value, (*lanes, count, depth))
     shape = (*lanes, *table.shape, depth)
     if table.size == count and (table.reshape(-1) == np.arange(count)).all():
-        return b.add("Reshape", [value, b.ints(shape)], shape, value)
+        return _reshaped(b, value, shape)
     table, before, after = _whole(table, count)
     if before or after:
         none = [0] * len(lanes)
         value = b.add("Pad", [value, b.ints([*none, before, 0, *none, after, 0])],
                       (*lanes, before + count + after, depth), value)
     return b.add("Gather", [value, b.table(table)], shape, value, axis=len(lanes))
+
+
+def _reshaped(b: Builder, value: ir.Value, shape: Sequence[Dim | int]) -> ir.Value:
+    """At most one of the extents is symbolic."""
+    sizes = [Dim.of(d).as_int() for d in shape]
+    return b.add("Reshape", [value, b.ints([-1 if s is None else s for s in sizes])], shape, value)
 
 
 def _whole(table: Array, count: int) -> tuple[Array, int, int]:
@@ -100,15 +107,15 @@ def _whole(table: Array, count: int) -> tuple[Array, int, int]:
     return np.maximum(table, 0), 0, 0
 
 
-def _laid(b: Builder, term: Term, lanes: tuple[int, ...], axis: int) -> ir.Value:
+def _laid(b: Builder, term: Term, lanes: Shape, axis: int) -> ir.Value:
     """The elements of a term at [lanes.., blocks, rows, columns]; what its table lacks of these is of extent 1."""
-    own = [d if has else 1 for d, has in zip(lanes, term.lanes, strict=True)]
-    count = int(np.prod(extents_of(term.value))) // int(np.prod(own))
-    value = b.add("Reshape", [term.value, b.ints([*own, count])], (*own, count), term.value)
+    own = [d if has else Dim.of(1) for d, has in zip(lanes, term.lanes, strict=True)]
+    count = Dim.of(term.count)
+    value = _reshaped(b, term.value, (*own, count))
     value = b.add("Gather", [value, b.table(term.table)], (*own, *term.table.shape), value, axis=len(own))
     if term.table.ndim == 3:
         return value
-    shape = [*own, *term.table.shape]
+    shape: list[Dim | int] = [*own, *term.table.shape]
     shape.insert(len(shape) + axis + 1, 1)
     return b.add("Unsqueeze", [value, b.ints([axis])], shape, value)
 
@@ -132,10 +139,11 @@ def _visible(b: Builder, visible: Array) -> ir.Value:
 
 def _in_place(b: Builder, found: Skewed, result: ir.Value) -> ir.Value:
     """[lanes.., blocks, rows, width] in the shape of what the second product made."""
-    shape = extents_of(found.second.node.outputs[0])
+    shape = whole(found.second.node.outputs[0])
+    assert shape is not None
     order = found.second.out  # of batch.., row, column
     laid = [shape[k] for k in order]
-    value = b.add("Reshape", [result, b.ints(laid)], laid, result)
+    value = _reshaped(b, result, laid)
     if order == tuple(range(len(order))):
         return value
     perm = [order.index(k) for k in range(len(order))]

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.rewrites.attention.respell.skew.places import Places, extents_of, places
+from tilegraph.rewrites.attention.respell.skew.stand_in import Untraceable, per_symbol, varies
 from tilegraph.rewrites.attention.respell.skew.traced import (
     Array,
     Traced,
-    Untraceable,
     chosen,
     constant,
     filled,
@@ -27,6 +27,8 @@ from tilegraph.rewrites.attention.respell.skew.traced import (
     widened,
     with_lanes,
 )
+
+_FAR = (1 << 31) - 1  # where a Slice ends that takes all, at least
 
 
 def sources(value: ir.Value) -> list[ir.Value]:
@@ -177,6 +179,8 @@ def _slice(t: Tracer, node: ir.Node) -> Traced:
         step = steps[k] if steps is not None else 1
         if step < 1:
             raise Untraceable(f"Slice {node.name} runs backwards")
+        if varies(x.shape[axis]) and ((start, step) != (0, 1) or end < _FAR):
+            raise Untraceable(f"Slice {node.name} cuts batch or heads")
         chosen_ = np.arange(x.shape[axis])[slice(start, end, step)]
         if len(chosen_) != x.shape[axis]:
             x = taken(x, axis, chosen_)
@@ -222,12 +226,18 @@ def _gather(t: Tracer, node: ir.Node) -> Traced:
     attribute = node.attributes.get("axis")
     axis = (0 if attribute is None else attribute.as_int()) % x.rank
     shape = extents_of(index)
-    if x.rank == 1 and len(shape) > 1 and shape[0] > 1 and x.ids.size == x.shape[0] and not x.steps \
-            and (x.ids == np.arange(x.shape[0])).all():
+    same = x.ids.size == x.numbers.size == 1 and x.is_constant
+    if x.rank == 1 and len(shape) > 1 and shape[0] > 1 and not x.steps \
+            and (same or (x.ids.size == x.shape[0] and (x.ids == np.arange(x.shape[0])).all())):
         try:
-            return _evenly(places(index, frozenset({0})), x.shape[0])
+            made = _evenly(places(index, frozenset({0})))
         except Untraceable:
-            pass
+            if varies(x.shape[0]):
+                raise
+        else:
+            if same and not _inside(made, x.shape[0]):
+                raise Untraceable("places lie outside of what they are read from, or may in a run")
+            return filled(shape, float(x.numbers[0])) if same else made
     where = places(index)
     flat = np.broadcast_to(where.first, shape).reshape(-1)
     flat = np.where(flat < 0, flat + x.shape[axis], flat)
@@ -236,14 +246,20 @@ def _gather(t: Tracer, node: ir.Node) -> Traced:
     return reshaped(taken(x, axis, flat), (*x.shape[:axis], *shape, *x.shape[axis + 1:]))
 
 
-def _evenly(where: Places, count: int) -> Traced:
-    """Elements of a flat value at places that grow by the same along a lane."""
+def _evenly(where: Places) -> Traced:
+    """Elements of a flat value at places that grow by the same along a lane; whether they are there is not said."""
     growth = where.growth[0]
     step = int(growth.reshape(-1)[0])
-    last = where.first + step * (where.shape[0] - 1)
-    if (growth != step).any() or min(where.first.min(), last.min()) < 0 or max(where.first.max(), last.max()) >= count:
+    if (growth != step).any() or step < 0 or where.first.min() < 0:
         raise Untraceable("places do not grow evenly")
     return Traced(where.shape, np.broadcast_to(where.first, where.plain), np.zeros((1,) * len(where.shape)), {0: step})
+
+
+def _inside(x: Traced, count: int) -> bool:
+    """Whether elements lie in a flat value of `count`, for any number of lanes that both may have."""
+    step, lanes, size = x.steps[0], per_symbol(x.shape[0]), per_symbol(count)
+    return varies(count) == varies(x.shape[0]) and int(x.ids.max()) + step * (lanes - 1) < size \
+        and (not varies(count) or step * lanes <= size)
 
 
 def _scatter(t: Tracer, node: ir.Node) -> Traced:

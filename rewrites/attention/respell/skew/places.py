@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.rewrites.attention.respell.edit import whole
-from tilegraph.rewrites.attention.respell.skew.traced import MOST, Untraceable, groups
+from tilegraph.rewrites.attention.respell.skew.stand_in import Untraceable, size_of
+from tilegraph.rewrites.attention.respell.skew.traced import MOST, groups
 
 Array = np.ndarray[Any, Any]
 
@@ -39,10 +40,9 @@ class Places:
 
 def extents_of(value: ir.Value) -> tuple[int, ...]:
     shape = whole(value)
-    sizes = [d.as_int() for d in shape or ()]
-    if shape is None or any(s is None for s in sizes):
+    if shape is None:
         raise Untraceable(f"only a run knows the shape of {value.name}")
-    return tuple(s for s in sizes if s is not None)
+    return tuple(size_of(d) for d in shape)
 
 
 def places(value: ir.Value, lanes: frozenset[int] = frozenset()) -> Places:
@@ -57,6 +57,8 @@ def places(value: ir.Value, lanes: frozenset[int] = frozenset()) -> Places:
     if node is None or node.domain != "":
         raise Untraceable(f"only a run knows the places {value.name}")
     match node.op_type:
+        case "Range" | "NonZero" | "Transpose":
+            return _counted(node, shape, lanes)
         case "Identity" | "Cast":
             return places(_given(node, 0), lanes)
         case "Expand":
@@ -68,6 +70,28 @@ def places(value: ir.Value, lanes: frozenset[int] = frozenset()) -> Places:
         case "Add" | "Sub" | "Mul":
             return _combined(node, shape, lanes)
     raise Untraceable(f"the places {value.name} come from {node.op_type}, which is not followed")
+
+
+def _counted(node: ir.Node, shape: tuple[int, ...], lanes: frozenset[int]) -> Places:
+    """0, 1, 2, ..: Range, or the places of what is 0 nowhere, transposed perhaps."""
+    source = _given(node, 0)
+    if node.op_type == "Transpose":
+        inside = source.producer()
+        if inside is None or inside.op_type != "NonZero" or 1 not in shape or len(shape) != 2:
+            raise Untraceable("a table of places is transposed")
+        return _reshaped(source, shape, lanes)
+    if node.op_type == "Range":
+        start, step = (constant_of(_given(node, k)) for k in (0, 2))
+        even = start is not None and step is not None and int(start) == 0 and int(step) == 1
+    else:
+        made = source.producer()
+        fill = None if made is None or made.op_type != "ConstantOfShape" else made.attributes.get("value")
+        even = fill is not None and bool(fill.as_tensor().numpy().all()) and len(extents_of(source)) == 1
+    if not even:
+        raise Untraceable(f"{node.op_type} {node.name} does not count from 0 by 1")
+    axis, ones = len(shape) - 1, (1,) * len(shape)
+    first = np.zeros(ones, np.int64) if axis in lanes else np.arange(shape[axis]).reshape(shape)
+    return Places(shape, first, {k: np.full(ones, int(k == axis), np.int64) for k in lanes})
 
 
 def _given(node: ir.Node, index: int) -> ir.Value:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from tilegraph.rewrites.attention.find import is_product
 from tilegraph.rewrites.attention.respell.skew.places import extents_of
-from tilegraph.rewrites.attention.respell.skew.traced import Untraceable
+from tilegraph.rewrites.attention.respell.skew.stand_in import Untraceable
 
 
 @dataclass(frozen=True)

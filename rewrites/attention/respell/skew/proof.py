@@ -14,7 +14,7 @@ Then block c is the attention of `queries[c]` to `keys[c]` with the mask `visibl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -22,11 +22,14 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.ops.lower.base import constant_of
+from tilegraph.rewrites.attention.respell.edit import whole
 from tilegraph.rewrites.attention.respell.skew.bases import Base, base_of
 from tilegraph.rewrites.attention.respell.skew.moves import Tracer, sources
 from tilegraph.rewrites.attention.respell.skew.places import extents_of
 from tilegraph.rewrites.attention.respell.skew.product import Product, product_of
-from tilegraph.rewrites.attention.respell.skew.traced import Array, Traced, Untraceable, transposed, widened
+from tilegraph.rewrites.attention.respell.skew.stand_in import PRIMES, Untraceable, standing_in
+from tilegraph.rewrites.attention.respell.skew.traced import Array, Traced, transposed, widened
+from tilegraph.spec.dims import Dim
 
 _SKEWS = frozenset({"Concat", "Gather", "Pad", "ScatterND", "Slice"})
 
@@ -36,12 +39,17 @@ class Term:
     """What is added to the scores, or decides over a row: elements `table` of `value`, in lanes of its own.
 
     table: element numbers [blocks, columns], [blocks, rows] or [blocks, rows, columns]. lanes: whether it has each of
-    the attention's lanes.
+    the attention's lanes. count: elements of one lane.
     """
 
     value: ir.Value
     table: Array
     lanes: tuple[bool, ...]
+    count: int
+
+    @property
+    def key(self) -> Hashable:
+        return self.value, self.table.shape, self.table.tobytes(), self.lanes, self.count
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Skewed:
 
     second: Product
     softmax: ir.Node
-    lanes: tuple[int, ...]
+    lanes: tuple[Dim, ...]
     bases: tuple[Base, Base, Base]
     queries: Array
     keys: Array
@@ -66,6 +74,14 @@ class Skewed:
     terms: tuple[Term, ...]
     given_up: Term | None
     when: bool
+
+    @property
+    def key(self) -> Hashable:
+        """Equal where two proofs found the same attention."""
+        tables = (self.queries, self.keys, self.values, self.visible)
+        return (self.second.node, self.lanes, tuple(b.key for b in self.bases), self.scales, self.when,
+                tuple((t.shape, t.tobytes()) for t in tables), tuple(t.key for t in self.terms),
+                None if self.given_up is None else self.given_up.key)
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,22 @@ class _Rows:
 
 def read(node: ir.Node) -> Skewed:
     """The attention of which `node` is the second product; `Untraceable` with the reason."""
+    shapes = [whole(v) for v in node.inputs]
+    symbols = sorted({s for shape in shapes if shape is not None for d in shape for s in d.symbols})
+    if not symbols:
+        return _read(node)
+    if len(symbols) > 1:
+        raise Untraceable(f"only a run knows the extents {', '.join(symbols)}")
+    found = []
+    for prime in PRIMES:
+        with standing_in(symbols[0], prime):
+            found.append(_read(node))
+    if found[0].key != found[1].key:
+        raise Untraceable(f"what is read depends on the extent {symbols[0]}")
+    return found[0]
+
+
+def _read(node: ir.Node) -> Skewed:
     second = product_of(node)
     weights = second.sides[0]
     made = sources(weights)
@@ -124,7 +156,9 @@ def read(node: ir.Node) -> Skewed:
     given_up = None
     if rows.condition is not None:
         given_up = _given_up(rows.condition, shape, axes, read_, visible)
-    return Skewed(second, rows.softmax, lanes, (sides[0], sides[1], values), queries, keys,
+    dims = whole(made[0])
+    assert dims is not None
+    return Skewed(second, rows.softmax, tuple(dims[k] for k in axes), (sides[0], sides[1], values), queries, keys,
                   values.rows.reshape(keys.shape), visible, scales, tuple(added), given_up, rows.when)
 
 
@@ -220,33 +254,39 @@ def _own_lanes(x: Traced, axes: list[int], size: int) -> tuple[bool, ...]:
     return tuple(k in x.steps for k in axes)
 
 
-def _table(x: Traced, plain: tuple[int, ...], axes: list[int]) -> tuple[Array, Array]:
+def _table(x: Traced, axes: list[int]) -> tuple[Array, Array]:
     """Elements and numbers at each place of one lane, flat."""
     shape = tuple(1 if k in axes else d for k, d in enumerate(x.shape))
-    return (np.broadcast_to(t, shape).reshape(-1) for t in (x.ids, x.numbers))  # type: ignore[return-value]
+    return np.broadcast_to(x.ids, shape).reshape(-1), np.broadcast_to(x.numbers, shape).reshape(-1)
 
 
-def _followed(value: ir.Value, shape: tuple[int, ...], axes: list[int]) -> tuple[ir.Value, Array, Array,
-                                                                                  tuple[bool, ...]]:
-    """(its source, elements and numbers at each place of one lane, which lanes it has)."""
+def _followed(value: ir.Value, shape: tuple[int, ...],
+              axes: list[int]) -> tuple[ir.Value, Array, Array, tuple[bool, ...], int]:
+    """(its source, elements and numbers at each place of one lane, which lanes it has, elements of one lane)."""
     made = sources(value)
     if len(made) > 1:
         raise Untraceable(f"a mask is put together of {len(made)} values")
     source = made[0] if made else value
     try:
-        x = Tracer(source).trace(value)
-    except Untraceable:  # a view of it as one row, which places lay out in lanes again
-        x = Tracer(source, ()).trace(value)
+        return source, *_placed(Tracer(source).trace(value), source, shape, axes)
+    except Untraceable:  # a view of it as one row, which places lay out in lanes again, or one that has no batch
+        return source, *_placed(Tracer(source, ()).trace(value), source, shape, axes)
+
+
+def _placed(x: Traced, source: ir.Value, shape: tuple[int, ...],
+            axes: list[int]) -> tuple[Array, Array, tuple[bool, ...], int]:
     x = widened(x, shape)
-    lanes = _own_lanes(x, axes, prod(leaf_plain(source)))
-    ids, numbers = _table(x, shape, axes)
-    return source, ids, numbers, lanes
+    count = prod(extents_of(source)) // prod(x.shape[k] for k in x.steps)
+    lanes = _own_lanes(x, axes, count)
+    if x.ids.max() >= count:
+        raise Untraceable("a mask is read beyond its end")
+    return *_table(x, axes), lanes, count
 
 
 def _added(value: ir.Value, shape: tuple[int, ...], axes: list[int], at: Array,
            visible: Array) -> tuple[list[Term], Array]:
     """What a term adds, and what is visible with it."""
-    source, ids, numbers, lanes = _followed(value, shape, axes)
+    source, ids, numbers, lanes, count = _followed(value, shape, axes)
     ids, numbers = ids[at], numbers[at]
     visible = visible & ((ids >= 0) | (numbers != -np.inf))
     known = ids[visible]
@@ -255,7 +295,8 @@ def _added(value: ir.Value, shape: tuple[int, ...], axes: list[int], at: Array,
             raise Untraceable("a mask is a number here and a value there")
         return [], visible
     columns = _same(ids, visible, 1)
-    return [Term(source, np.where(visible, ids, 0) if columns is None else np.maximum(columns, 0), lanes)], visible
+    table = np.where(visible, ids, 0) if columns is None else np.maximum(columns, 0)
+    return [Term(source, table, lanes, count)], visible
 
 
 def _same(table: Array, visible: Array, axis: int) -> Array | None:
@@ -301,8 +342,8 @@ def _queries_and_keys(first: Product, score: Array, visible: Array, q: Base, k: 
 
 
 def _given_up(condition: ir.Value, shape: tuple[int, ...], axes: list[int], weights: Array, visible: Array) -> Term:
-    source, ids, _, lanes = _followed(condition, shape, axes)
+    source, ids, _, lanes, count = _followed(condition, shape, axes)
     rows = _same(ids[np.maximum(weights, 0)], weights >= 0, 2)
     if rows is None or (rows < 0).any():
         raise Untraceable("what sets weights to 0 does not do so for whole rows")
-    return Term(source, rows, lanes)
+    return Term(source, rows, lanes, count)

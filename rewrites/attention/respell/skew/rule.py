@@ -11,7 +11,7 @@ from tilegraph.rewrites.attention.find import is_product
 from tilegraph.rewrites.attention.respell.edit import Site
 from tilegraph.rewrites.attention.respell.skew.emit import emit
 from tilegraph.rewrites.attention.respell.skew.proof import read
-from tilegraph.rewrites.attention.respell.skew.traced import Untraceable
+from tilegraph.rewrites.attention.respell.skew.stand_in import Untraceable
 
 
 def unskewed(site: Site) -> bool:

@@ -17,12 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from tilegraph.rewrites.attention.respell.skew.stand_in import Untraceable, varies
+
 Array = np.ndarray[Any, Any]
 MOST = 1 << 25  # elements of a table
-
-
-class Untraceable(Exception):
-    """Why a tensor cannot be written as a table of elements."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def reshaped(x: Traced, shape: Sequence[int]) -> Traced:
 
 def taken(x: Traced, axis: int, places: Array) -> Traced:
     """`places` (1-D) along an axis that is no lane."""
-    if axis in x.steps:
+    if axis in x.steps or varies(x.shape[axis]):
         raise Untraceable("batch or heads are cut")
     shape = (*x.shape[:axis], len(places), *x.shape[axis + 1:])
 
@@ -134,7 +132,7 @@ def taken(x: Traced, axis: int, places: Array) -> Traced:
 
 
 def padded(x: Traced, before: Sequence[int], after: Sequence[int], number: float) -> Traced:
-    if any(before[k] or after[k] for k in x.steps):
+    if any(before[k] or after[k] for k, d in enumerate(x.shape) if k in x.steps or varies(d)):
         raise Untraceable("batch or heads are padded")
     if min(*before, *after) < 0:
         raise Untraceable("a Pad cuts")
@@ -185,7 +183,7 @@ def together(pieces: Sequence[Traced]) -> list[Traced]:
 def joined(pieces: Sequence[Traced], axis: int) -> Traced:
     """Concatenated."""
     same = together(pieces)
-    if axis in same[0].steps:
+    if axis in same[0].steps or (len(same) > 1 and any(varies(p.shape[axis]) for p in same)):
         raise Untraceable("batch or heads are put together")
     shape = (*same[0].shape[:axis], sum(p.shape[axis] for p in same), *same[0].shape[axis + 1:])
     return Traced(shape, np.concatenate([p.full_ids() for p in same], axis),
