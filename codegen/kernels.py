@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tilegraph.codegen.cache import KernelCache, kernel_key
@@ -16,6 +17,7 @@ from tilegraph.ops.conv import plan_conv, plan_fast, plan_join
 from tilegraph.ops.gemm import plan_gemm
 from tilegraph.ops.prims import Decline, Lowered, signature
 from tilegraph.ops.region import plan, plan_small
+from tilegraph.spec.schedule import DEFAULT, Schedule
 
 _SEPARATOR = b"\n"
 
@@ -40,17 +42,25 @@ _WITH_FEATURES = frozenset({"Gemm"})  # whose generator asks what there is besid
 class KernelStore:
     """Compiles regions for one ISA. `objects` collects what a library is linked from, by symbol."""
 
-    def __init__(self, isa: Isa, cache: KernelCache, dump: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, isa: Isa, cache: KernelCache, dump: Callable[[str, str], None] | None = None,
+                 schedules: Mapping[str, Schedule] | None = None) -> None:
+        """`schedules`: those of composites, by the names of their functions."""
         self.isa = isa
+        self.schedules = schedules or {}
         self.cache = cache
         self.dump = dump
         self.objects: dict[str, bytes] = {}
         self.compiled = 0
         self._known: dict[str, Kernel] = {}
 
-    def kernel(self, lowered: Lowered, kind: str = "Region") -> Kernel:
-        """The kernel of a composite: known, kept in the cache, or compiled now. Raises `Decline`."""
+    def kernel(self, lowered: Lowered, kind: str = "Region", schedule: Schedule = DEFAULT) -> Kernel:
+        """The kernel of a composite: known, kept in the cache, or compiled now. Raises `Decline`.
+
+        `schedule`: one of `schedules.candidates`.
+        """
         source = f"{kind}\n" + signature(lowered.outputs) + "\nstored " + ",".join(lowered.stored)
+        if schedule != DEFAULT:
+            source += f"\nschedule {schedule}"
         key = kernel_key(source, generator=GENERATOR, tvm=TVM_VERSION, isa=str(self.isa))
         if key in self._known:
             return self._known[key]
@@ -59,20 +69,23 @@ class KernelStore:
             header, _, data = kept.partition(_SEPARATOR)
             kernel = Kernel.from_json(json.loads(header))
         else:
-            kernel, data = self._compile(lowered, kind, "tg_" + key[:20])
+            kernel, data = self._compile(lowered, kind, "tg_" + key[:20], schedule)
             self.cache.put(key, json.dumps(kernel.to_json()).encode() + _SEPARATOR + data)
         self.objects[kernel.symbol] = data
         self._known[key] = kernel
         return kernel
 
-    def _compile(self, lowered: Lowered, kind: str, symbol: str) -> tuple[Kernel, bytes]:
+    def _compile(self, lowered: Lowered, kind: str, symbol: str, schedule: Schedule) -> tuple[Kernel, bytes]:
         # TVM takes a second to import: only when something has to be compiled.
         from tilegraph.codegen import tvm_compat
 
         planned, module = _GENERATORS[kind]
         more = {"features": self.isa.features} if kind in _WITH_FEATURES else {}
         generate = importlib.import_module(module).generate
-        made: Generated = generate(planned(lowered), symbol, self.isa.vector_bits, **more)
+        space = planned(lowered)
+        if schedule != DEFAULT:
+            space = replace(space, schedule=schedule)
+        made: Generated = generate(space, symbol, self.isa.vector_bits, **more)
         if self.dump is not None:
             self.dump(symbol, tvm_compat.text(made.func))
         if lacking := set(made.kernel.features) - set(self.isa.features):

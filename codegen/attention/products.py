@@ -37,6 +37,7 @@ class Tile:
         panel = vectors * lanes
         # Without a mask long rows save work on each row; with one, square blocks leave out more.
         rows, columns = (64, 64) if masked else (32, 128)
+        rows, columns = space.schedule.rows or rows, space.schedule.columns or columns
         known, keys = space.i.extent.as_int(), space.j.extent.as_int()
         if known is not None:
             if space.has_few:

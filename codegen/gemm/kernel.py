@@ -10,7 +10,7 @@ caches anyway. The group then goes through memory to the epilogue, which costs l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
@@ -77,6 +77,11 @@ class Ahead:
     start: t.Expr = None
 
 
+def block_rows(panels: int) -> int:
+    """Rows of a block where a matrix has so many panels."""
+    return BLOCK_ROWS if panels >= _FEW else BLOCK_ROWS // 4
+
+
 def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
     """Emits `space` as the function `name` for registers of `vector_bits` bits."""
     assert space.precision == "float32"
@@ -87,6 +92,8 @@ class ProductKernel:
     def __init__(self, space: GemmSpace, vector_bits: int) -> None:
         self.space = space
         self.tile = Tile.choose(space.n, vector_bits)
+        if space.schedule.vectors is not None:
+            self.tile = replace(self.tile, vectors=space.schedule.vectors)
         self.e = Emitter()
         self.result = self.e.output(0, space.stored)
         self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Product)]
@@ -99,7 +106,7 @@ class ProductKernel:
         self.left = e.input(space.left_slot, self.left_stored)
         self.open()
         panels = -(-space.n // tile.panel)
-        self.block = BLOCK_ROWS if panels >= _FEW else BLOCK_ROWS // 4
+        self.block = space.schedule.rows or block_rows(panels)
         blocks = space.m.ceildiv(self.block)
         with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
             p = e.share(t.Rem(u, e.i64(panels)))

@@ -1,6 +1,6 @@
-"""Times one composite for `optimize --tune`: our folder and ONNX Runtime on its definition, in turns in one child.
+"""Times one composite for `optimize --tune`: our folders and ONNX Runtime on its definition, in turns in one child.
 
-Both run with one thread, on the same inputs, and the least of each is taken: what others do on the machine only adds.
+All run with one thread, on the same inputs, and the least of each is taken: what others do on the machine only adds.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from tilegraph.bench.machine import versions
 
-SECONDS = 0.4  # of alternated runs for one composite
+SECONDS = 0.2  # of alternated runs for each folder, and as much for ONNX Runtime
 TIMEOUT_S = 120.0
 
 
@@ -25,11 +26,12 @@ class Measure:
     def __init__(self) -> None:
         self.machine = json.dumps(versions(), sort_keys=True)
 
-    def __call__(self, original: ir.Model, ours: Path) -> tuple[float, float]:
+    def __call__(self, original: ir.Model, ours: Sequence[Path]) -> tuple[Sequence[float], float]:
         with tempfile.TemporaryDirectory(prefix="tilegraph-tune-") as folder:
             path = Path(folder) / "original.onnx"
             ir.save(original, path, external_data="original.data")
-            command = [sys.executable, "-m", "tilegraph.bench.tune", str(path), str(ours / "model.onnx")]
+            command = [sys.executable, "-m", "tilegraph.bench.tune", str(path),
+                       *(str(folder / "model.onnx") for folder in ours)]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             except subprocess.TimeoutExpired as error:
@@ -37,12 +39,12 @@ class Measure:
         if done.returncode:
             words = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
             raise RuntimeError(words[0])
-        kernel, runtime = json.loads(done.stdout)
-        return float(kernel), float(runtime)
+        *kernels, runtime = (float(seconds) for seconds in json.loads(done.stdout))
+        return kernels, runtime
 
 
-def main(original: str, ours: str) -> None:
-    """In the child: prints [seconds of ours, seconds of ONNX Runtime]."""
+def main(original: str, *ours: str) -> None:
+    """In the child: prints the seconds of each of ours, then of ONNX Runtime."""
     import time
 
     import onnxruntime as ort
@@ -53,12 +55,12 @@ def main(original: str, ours: str) -> None:
     feeds = make_inputs(original)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    sessions = [tilegraph.runtime.session(Path(ours), threads=1),
+    sessions = [*(tilegraph.runtime.session(Path(one), threads=1) for one in ours),
                 ort.InferenceSession(original, options, providers=["CPUExecutionProvider"])]
-    best = [float("inf"), float("inf")]
+    best = [float("inf")] * len(sessions)
     for session in sessions:
         session.run(None, feeds)
-    end, rounds = time.perf_counter() + SECONDS, 0
+    end, rounds = time.perf_counter() + SECONDS * len(sessions), 0
     while rounds < 5 or time.perf_counter() < end:
         for k, session in enumerate(sessions):
             start = time.perf_counter()

@@ -23,7 +23,7 @@ from tilegraph.codegen.version import TVM_VERSION
 from tilegraph.compiler.packing import Packer
 from tilegraph.compiler.program import build
 from tilegraph.compiler.result import OptimizedModel, Source, Summary
-from tilegraph.compiler.tune import Measure, tune
+from tilegraph.compiler.tune import Measure, Tuned, tune
 from tilegraph.diagnostics import Diagnostics
 from tilegraph.emit import EmitPartition, emit
 from tilegraph.errors import UsageError
@@ -36,6 +36,7 @@ from tilegraph.passes import Instrument, PassContext, Pipeline
 from tilegraph.rewrites.fusion.composite import DOMAIN
 from tilegraph.spec.artifact import EP_NAME, Library, Manifest, library_file
 from tilegraph.spec.digest import sha256_file
+from tilegraph.spec.schedule import Schedule
 from tilegraph.targets.base import FLOAT32
 
 OFFLOADS = ("auto", "all", "none")
@@ -54,7 +55,8 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
              dump: Path | None = None,
              cache_dir: Path | None = None,
              progress: Callable[[str], None] | None = None, dry_run: bool = False, measure: Measure | None = None,
-             budget: float = TUNE_BUDGET_S, sample: Mapping[str, Any] | None = None) -> OptimizedModel:
+             budget: float = TUNE_BUDGET_S, sample: Mapping[str, Any] | None = None,
+             schedules: Mapping[str, Schedule] | None = None) -> OptimizedModel:
     """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
 
     dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
@@ -101,12 +103,13 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
          "relative_error": d.data["relative_error"], "max_error": d.data["max_error"]}
         for d in run.diagnostics.of("weights", taken=True)]
     cache = KernelCache(cache_dir, diagnostics=run.diagnostics)
-    store = KernelStore(isa, cache, _dumper(dump))
-    slow: frozenset[ir.Node] = frozenset()
+    tuned = Tuned(schedules=schedules or {})
     if measure is not None:
         with run.stage("tune"), tempfile.TemporaryDirectory(prefix="tilegraph-tune-") as place:
-            slow = tune(list(all_graphs(graph.graph)), graph, measure, partial(_piece, target, cache_dir, Path(place)),
-                        cache, budget, run.diagnostics)
+            tuned = tune(list(all_graphs(graph.graph)), graph, measure,
+                         partial(_piece, target, cache_dir, Path(place)), isa, cache, budget, run.diagnostics)
+    slow, summary.tuned = tuned.slow, list(tuned.measured)
+    store = KernelStore(isa, cache, _dumper(dump), tuned.schedules)
     with run.stage("partition"):
         groups = [(g, members) for g in all_graphs(graph.graph) for members in group(g, DOMAIN, slow)]
     summary.partitions = len(groups)
@@ -130,13 +133,14 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
     return OptimizedModel(model, graph, summary, run.diagnostics, manifest, library, lambda: rewritten)
 
 
-def _piece(target: str, cache_dir: Path | None, place: Path, model: ir.Model) -> Path:
+def _piece(target: str, cache_dir: Path | None, place: Path, model: ir.Model, schedules: Mapping[str, Schedule],
+           number: int) -> Path:
     """A folder of a model whose composites are made already: only sizes are inferred again."""
     others = [name for name in list_passes(target) if name != "shapes"]
-    made = optimize(model, target, offload="none", disable=others, cache_dir=cache_dir)
+    made = optimize(model, target, offload="none", disable=others, cache_dir=cache_dir, schedules=schedules)
     if made.manifest is None or not made.manifest.programs:
         raise RuntimeError("no kernel can be made of it alone")
-    return made.save(place / "piece.tilegraph", force=True)
+    return made.save(place / f"piece{number}.tilegraph", force=True)
 
 
 def _instruments(dump: Path | None) -> list[Instrument]:

@@ -21,6 +21,7 @@ from tilegraph.ops.lower.base import shape_of
 from tilegraph.ops.prims import Decline, Input, Lowered
 from tilegraph.spec.artifact import KernelCall, Program, Rounds, Slot, TensorSpec
 from tilegraph.spec.dims import Dim, Shape
+from tilegraph.spec.schedule import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,18 @@ _LOWERINGS: dict[str, Callable[[Sequence[ir.Node], Sequence[ir.Value], Mapping[s
 }
 
 
+def lowered_of(function: ir.Function) -> tuple[str, Lowered]:
+    """The kind of a composite, and its body lowered. Raises `Decline`."""
+    kind = function.name.partition("_")[0]
+    return kind, _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
+
+
 def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore,
            packer: Packer) -> list[_Step]:
     """The kernel of the composite `node`. Of attention also the one that makes its caches before, and the one that adds
     up the pieces into which tasks may cut the keys."""
     function = functions[node.op_identifier()]
-    kind = function.name.partition("_")[0]
-    lowered = _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
+    kind, lowered = lowered_of(function)
     position = {value: k for k, value in enumerate(function.inputs)}
     sources = {slot: node.inputs[position[value]] for slot, value in lowered.inputs if value in position}
     results = list(zip(node.outputs, (prim.shape for prim in lowered.outputs), strict=True))
@@ -111,7 +117,9 @@ def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function],
         results.append((partial, (space.partial,)))
         kinds.append("AttentionSum")
     name = (node.name or "") if reports(lowered) else ""
-    return [_step(store.kernel(lowered, one), lowered, sources, results, packer, name) for one in kinds]
+    chosen = {kind: store.schedules.get(function.name, DEFAULT)}
+    return [_step(store.kernel(lowered, one, chosen.get(one, DEFAULT)), lowered, sources, results, packer, name)
+            for one in kinds]
 
 
 def _step(kernel: Kernel, lowered: Lowered, sources: Mapping[int, ir.Value | None],

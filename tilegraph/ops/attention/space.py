@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, insts
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.schedule import DEFAULT, Schedule
 
 FEW = 8  # queries; with fewer, keys are read where they are instead of being packed
 PARTIAL = 1 << 20  # the slot of what pieces leave, in the kernel that adds them up
@@ -77,6 +78,7 @@ class AttentionSpace:
     row's sum (StreamingLLM, Xiao et al. 2023, and gpt-oss have a learned one for each head).
     `length`: how many of the keys there are (int64, at batch), where a run says it; the others are not read.
     `trusts`: keys that few queries do not see, and their values, are taken to be finite.
+    `schedule`: what the generator need not decide.
     """
 
     batch: tuple[Var, ...]
@@ -98,6 +100,7 @@ class AttentionSpace:
     sink: Inst | None = None
     length: Inst | None = None
     trusts: bool = False
+    schedule: Schedule = DEFAULT
 
     @property
     def sharing(self) -> tuple[Var, ...]:

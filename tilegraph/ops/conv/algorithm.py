@@ -18,13 +18,11 @@ def algorithm(space: ConvSpace) -> str:
     Winograd's F(2x2, 3x3) takes 16 products where 36 are, for transforms of source and result and weights that are 16/9
     as large. `docs/conv.md` has the measurements behind the bounds.
     """
+    if space.schedule.algorithm is not None:
+        return space.schedule.algorithm
     if space.kind != "conv":
         return "groups" if space.kind == "grouped" else "taps"
-    fits = len(space.axes) == 2 and all(
-        a.kernel == 3 and a.stride == 1 and a.dilation == 1 and a.before <= 2 for a in space.axes)
-    if not fits or space.groups != 1 or not space.blocked:
-        return "direct"
-    if not _MIN_CHANNELS <= space.depth <= _MAX_CHANNELS or space.filters < _MIN_CHANNELS:
+    if not _fits_winograd(space):
         return "direct"
     tiles = 1
     for axis in space.axes:
@@ -34,6 +32,22 @@ def algorithm(space: ConvSpace) -> str:
     if tiles < (_FEW_TILES if weights > _LARGE else _MIN_TILES):
         return "direct"
     return "winograd4" if space.fast and _larger_tiles(space) else "winograd"
+
+
+def algorithms(space: ConvSpace) -> tuple[str, ...]:
+    """All that may compute `space`, the one of `algorithm` first. "winograd4" only where it is that: `verify` expects
+    its errors there and nowhere else."""
+    usual = algorithm(space)
+    if space.kind != "conv" or not _fits_winograd(space):
+        return (usual,)
+    return usual, *(one for one in ("direct", "winograd") if one != usual)
+
+
+def _fits_winograd(space: ConvSpace) -> bool:
+    fits = len(space.axes) == 2 and all(
+        a.kernel == 3 and a.stride == 1 and a.dilation == 1 and a.before <= 2 for a in space.axes)
+    channels = _MIN_CHANNELS <= space.depth <= _MAX_CHANNELS and space.filters >= _MIN_CHANNELS
+    return fits and channels and space.groups == 1 and space.blocked
 
 
 def _larger_tiles(space: ConvSpace) -> bool:

@@ -9,6 +9,7 @@ from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.prims import Prim
 from tilegraph.ops.space import Inst
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.schedule import DEFAULT, Schedule
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class ConvSpace:
     `plain`: the loops of a result that is [N, K, rows, columns], for few filters: `lane` is then (filter, phases..),
     all in one block, and `value` and `address` are at these loops.
 
-    `fast`: larger rounding errors are allowed where they save time, see `algorithm`.
+    `fast`: larger rounding errors are allowed where they save time, see `algorithm`. `schedule`: what it need not
+    decide.
     """
 
     kind: str
@@ -105,6 +107,7 @@ class ConvSpace:
     phases: tuple[Var, ...] = ()
     plain: tuple[Var | None, ...] | None = None
     fast: bool = False
+    schedule: Schedule = DEFAULT
 
     @property
     def blocks(self) -> int:

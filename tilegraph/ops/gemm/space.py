@@ -8,6 +8,7 @@ from tilegraph.ops.gemm.matrix import Matrix
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Inst, Literal, Load
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.schedule import DEFAULT, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ class GemmSpace:
     row-major, or [n, k] if `transposed`. `value` is evaluated at (rows, cols) with a `Product` leaf and contiguous
     along the last loop of `cols`; `address` is where the result lies. `matrix`: how the matrix is computed from
     constants, where it is; `quantized`: how it is summed, where not in floats. `stored`: the dtype of the result.
+    `schedule`: what the generator need not decide.
     """
 
     rows: tuple[Var, ...]
@@ -68,6 +70,7 @@ class GemmSpace:
     matrix: Matrix | None = None
     quantized: Integers | Blocks | None = None
     stored: str = "float"
+    schedule: Schedule = DEFAULT
 
     @property
     def constant_slots(self) -> frozenset[int]:
