@@ -15,6 +15,8 @@ from tilegraph.bench.tune import Measure
 from tilegraph.cli import main
 from tilegraph.compiler import OptimizedModel, optimize
 from tilegraph.errors import UsageError
+from tilegraph.spec.schedule import Schedule
+from tilegraph.verify.bisect.oracle import options_of
 
 W = "w = Constant<value = float[64,64] {" + ", ".join(str((k * 7919 % 113 - 56) / 560) for k in range(64 * 64)) + "}>()"
 
@@ -79,6 +81,9 @@ def test_the_fastest_schedule_is_taken_and_said(tmp_path: Path) -> None:
     assert "with vectors=3 (1500000.0 without)" in reasons(made, True)["Gemm"]
     product = next(m for m in made.summary.tuned if m["composite"].startswith("Gemm"))
     assert product["schedule"] == {"vectors": 3}
+    options = options_of(made.save(tmp_path / "m.tilegraph"))
+    assert options is not None
+    assert options.schedules[product["composite"]] == Schedule(vectors=3), "bisection checks the same kernel"
     assert product["candidates_s"] == {"vectors=1": 1.5, "vectors=3": 0.75}
     assert made.manifest is not None
     usual = tuned(Said(1.0, 0.98), tmp_path / "other")  # less than noise

@@ -108,7 +108,8 @@ def check(calls: Sequence[ir.Node], portable: ir.Model, values: dict[str, Array]
     candidate = oracle.place("kernel.tilegraph")
     everything = [p for p in list_passes(options.target) if p != "shapes"]
     try:
-        compiled = Options(options.target, "none", tuple(everything), {}, options.mcpu).optimize(piece)
+        same = Options(options.target, "none", tuple(everything), {}, options.mcpu, schedules=options.schedules)
+        compiled = same.optimize(piece)
         compiled.save(candidate)
     except TilegraphError:
         return None

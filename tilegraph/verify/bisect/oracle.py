@@ -15,6 +15,7 @@ from tilegraph import io
 from tilegraph.compiler import OptimizedModel, optimize
 from tilegraph.errors import InputError, TilegraphError
 from tilegraph.spec.artifact import REPORT_FILE
+from tilegraph.spec.schedule import Schedule
 from tilegraph.verify.api import verify
 from tilegraph.verify.result import VerifyResult
 from tilegraph.verify.run import Feeds
@@ -24,7 +25,7 @@ REFERENCE_LIMIT_S = 20.0
 
 @dataclass(frozen=True)
 class Options:
-    """What `optimize` was told, as the folder's report has it."""
+    """What `optimize` was told, as the folder's report has it. `schedules`: what `--tune` chose for composites."""
 
     target: str = "cpu"
     offload: str = "auto"
@@ -35,11 +36,13 @@ class Options:
     weights: str = "float32"
     fast_winograd: bool = False
     trust_hidden: bool = False
+    schedules: dict[str, Schedule] = field(default_factory=dict)
 
     def optimize(self, model: Path | ir.Model) -> OptimizedModel:
         return optimize(model, self.target, dims=self.dims or None, offload=self.offload, disable=self.disable,
                         mcpu=self.mcpu, precision=self.precision, weights=self.weights,
-                        fast_winograd=self.fast_winograd, trust_hidden=self.trust_hidden)
+                        fast_winograd=self.fast_winograd, trust_hidden=self.trust_hidden,
+                        schedules=self.schedules)
 
     def without(self, *passes: str) -> Options:
         return replace(self, disable=tuple(dict.fromkeys((*self.disable, *passes))))
@@ -65,7 +68,8 @@ def options_of(folder: Path) -> Options | None:
         return Options(str(report["target"]), str(said["offload"]), tuple(map(str, said["disable"])),
                        {str(k): int(v) for k, v in said["dims"].items()}, said["mcpu"],
                        str(said.get("precision", "float32")), str(said.get("weights", "float32")),
-                       bool(said.get("fast_winograd", False)), bool(said.get("trust_hidden", False)))
+                       bool(said.get("fast_winograd", False)), bool(said.get("trust_hidden", False)),
+                       {str(one["composite"]): Schedule(**one["schedule"]) for one in report.get("tuned", ())})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
