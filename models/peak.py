@@ -45,8 +45,7 @@ def peak() -> float:
     for k, acc in enumerate(sums):
         e.write(out, k * lanes, e.read(acc, "float32", 0, lanes), lanes)
     made = e.finish("tg_peak", [], extent=Dim.of(_STEPS), align=1, scratch=Dim.of(0), grain=Dim.of(1))
-    triple = "aarch64-linux-gnu" if isa.base.startswith("armv8") else "x86_64-linux-gnu"
-    data = t.compile_object(made.func, triple=triple, mcpu=isa.llvm_mcpu, mattr=[])
+    data = t.compile_object(made.func, triple=isa.triple, mcpu=isa.llvm_mcpu, mattr=[])
     memory = (ctypes.c_float * (count * lanes + 16))(*([0.5] * (count * lanes)))
     start = ctypes.addressof(memory)
     values = (_Any * 4)(_Any(4, 0, start + -start % 64), _Any(4, 0, 0), _Any(1, 0, 0), _Any(1, 0, _STEPS))
