@@ -12,7 +12,7 @@ import onnx_ir as ir
 from tilegraph.cost import estimate
 from tilegraph.graph import GraphView
 from tilegraph.ops.attention import AttentionSpace
-from tilegraph.ops.lower import kind_of
+from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
 from tilegraph.rewrites.attention.caches import join, shorten
@@ -154,6 +154,10 @@ class Extender:
         while stack:
             one = stack.pop()
             producer = one.producer()
+            if producer is not None and (domain_of(producer), producer.op_type) == ("", "Shape") \
+                    and producer in self.view.order and self.free(producer):
+                nodes.add(producer)  # of what it reads only the extents matter
+                continue
             if producer is None or producer not in self.view.order or not self.free(producer) \
                     or kind_of(producer) in (None, "reduction") or len(nodes) >= _MASK_NODES:
                 leaves.add(one)

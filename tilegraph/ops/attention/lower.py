@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from tilegraph.ops.attention.forms import softmax
 from tilegraph.ops.attention.insert import Insert, scatter, shortened, start_of, uses
-from tilegraph.ops.attention.positions import affine, simplified
+from tilegraph.ops.attention.positions import affine, lower_shape, simplified
 from tilegraph.ops.attention.space import AttentionSpace, Cache, Part, Score, Sunk
 from tilegraph.ops.broadcast import broadcast, project
 from tilegraph.ops.index import Ix, Var, flat_address, reshape_indices
@@ -74,7 +74,7 @@ def _greatest(c: NodeContext) -> list[Prim]:
 
 
 CONTRACTIONS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Einsum"): _einsum}
-_RULES = {**CONTRACTIONS, ("", "ReduceMax"): _greatest, ("", "ScatterElements"): scatter}
+_RULES = {**CONTRACTIONS, ("", "ReduceMax"): _greatest, ("", "Shape"): lower_shape, ("", "ScatterElements"): scatter}
 
 
 def lower_attention(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from tilegraph.ops.index import Ix
-from tilegraph.ops.prims import Point
+from tilegraph.ops.lower.base import NodeContext, shape_of
+from tilegraph.ops.lower.views import concat, reshape
+from tilegraph.ops.prims import Extent, Point, Prim
 from tilegraph.ops.space import Apply, Inst, Literal, Place
+from tilegraph.spec.dims import Dim
 
 Leaf = Callable[[Inst, object], Inst]  # the leaf that there is already, or this one, by what it is
 
@@ -43,6 +46,17 @@ def simplified(prim: Point, operands: tuple[Inst, ...], leaf: Leaf) -> Inst:
     if isinstance(found, Literal):
         return leaf(found, repr(found.value))
     return leaf(found, found.index) if isinstance(found, Place) and found not in operands else found
+
+
+def lower_shape(c: NodeContext) -> list[Prim]:
+    """Extents as numbers: positions of elements in flattened masks are made of them. What has them is not read."""
+    value = c.node.inputs[0]
+    if value is None:
+        raise c.decline("Shape of nothing")
+    dims = shape_of(value, c.rename)[slice(c.attr("start", 0), c.attr("end"))]
+    if not dims:
+        raise c.decline("Shape of no extent")
+    return [concat([reshape(Extent((), "int64", dim=dim), (Dim.of(1),)) for dim in dims], 0)]
 
 
 def affine(inst: Inst) -> Ix | None:
