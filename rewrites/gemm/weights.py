@@ -24,6 +24,7 @@ from tilegraph.io.convert import STAGE as OPSET_STAGE
 from tilegraph.io.convert import to_opset
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes import Pass, PassContext, PassResult
+from tilegraph.rewrites.normalise import Shapes
 from tilegraph.rewrites.normalise.edit import Names, constant_of, is_op
 
 MIN_ELEMENTS = 4096
@@ -68,6 +69,8 @@ class QuantizeWeights(Pass):
 
     def _raise_opset(self, model: ir.Model) -> bool:
         """Whether that changed the model. `UsageError` where it cannot be."""
+        if model.graph.opset_imports.get("", OPSET) < OPSET:
+            Shapes().run(model, PassContext())  # some operators can be raised where their types are known
         log = Diagnostics()
         changed = to_opset(model, OPSET, log)
         if refused := log.of(OPSET_STAGE, taken=False):

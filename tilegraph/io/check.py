@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import onnx
@@ -10,7 +11,12 @@ from tilegraph.errors import InputError
 from tilegraph.io.external import iter_node_tensors, iter_tensors
 
 MIN_OPSET, MAX_OPSET = 7, 28
-_HIDDEN = "deprecated"  # the domain under which the checker does not look at a deprecated op
+_HIDDEN = "hidden"  # the domain under which the checker does not look at an op
+# Ops that ONNX Runtime itself defines in the default domain, and the opset from which ONNX does, or from which they are
+# gone. Its own tools write the first two: the transformer optimizer at any opset, the model builder for Llama and such.
+OF_RUNTIME = {"LayerNormalization": 17, "SimplifiedLayerNormalization": MAX_OPSET + 1, "MeanVarianceNormalization": 9,
+               **dict.fromkeys(("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "ScaledTanh",
+                                "ThresholdedRelu"), 10)}
 _SMALL = 1024  # bytes; larger tensors are replaced by empty ones before the checker sees the model
 
 
@@ -30,7 +36,8 @@ def complaint_of(proto: onnx.ModelProto) -> str:
     """The first complaint of onnx's checker about `proto` without its weights, on one line; empty if there is none.
 
     More is accepted than the checker accepts alone, because ONNX Runtime runs it: functions of another opset than the
-    model's, outputs without type or shape, deprecated ops, old initializers that are no inputs.
+    model's, outputs without type or shape, deprecated ops, ops of its own in the default domain, old initializers that
+    are no inputs.
     """
     bare = _without_weights(proto)
     own = [f for f in bare.functions if f.domain not in ("", "ai.onnx")]
@@ -41,7 +48,7 @@ def complaint_of(proto: onnx.ModelProto) -> str:
     del bare.functions[:]
     bare.functions.extend(others)
     for model in models:
-        _hide_deprecated(model)
+        _hide_known(model)
         try:
             onnx.checker.check_model(model.SerializeToString())
         except onnx.checker.ValidationError as error:
@@ -58,17 +65,27 @@ def _around(function: onnx.FunctionProto, ir_version: int) -> onnx.ModelProto:
     return model
 
 
-def _hide_deprecated(model: onnx.ModelProto) -> None:
+def _hide_known(model: onnx.ModelProto) -> None:
+    """From the checker, which refuses what ONNX Runtime runs."""
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        for node in nodes:
-            if node.domain in ("", "ai.onnx") and _is_deprecated(node.op_type, opset):
+        for node in _with_bodies(nodes):
+            if node.domain in ("", "ai.onnx") and (opset < OF_RUNTIME.get(node.op_type, 0)
+                                                   or _is_deprecated(node.op_type, opset)):
                 node.domain = _HIDDEN
                 if _HIDDEN not in {o.domain for o in model.opset_import}:
                     model.opset_import.add(domain=_HIDDEN, version=1)
                 for function in model.functions:
                     if _HIDDEN not in {o.domain for o in function.opset_import}:
                         function.opset_import.add(domain=_HIDDEN, version=1)
+
+
+def _with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _with_bodies(graph.node)
 
 
 @lru_cache(maxsize=4096)

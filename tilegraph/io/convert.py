@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from tilegraph.diagnostics import Diagnostics
-from tilegraph.io.check import MAX_OPSET
+from tilegraph.io.check import MAX_OPSET, OF_RUNTIME
 from tilegraph.io.convert_ops import ADAPTERS, REFUSED, Refusal
 from tilegraph.io.names import fix_names
 from tilegraph.io.walk import subgraphs_of
@@ -81,6 +81,9 @@ def first_refusal(scope: ir.Graph | ir.Function, current: int, version: int) -> 
         first = next(nodes, None)
         return (first, f"opset {current} is newer than {version}") if first is not None else None
     for node in _nodes(scope):
+        own = OF_RUNTIME.get(node.op_type, 0)
+        if current < own <= version and (node.op_type, own) not in ADAPTERS:
+            return node, f"before opset {own} it is an operator of ONNX Runtime's own"
         for step in _steps(node.op_type, current, version):
             try:
                 _check(node, step)

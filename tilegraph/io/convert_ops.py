@@ -280,12 +280,19 @@ def _scatter_11(node: ir.Node, step: int, apply: bool) -> None:
 _REDUCTIONS_18 = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
                   "ReduceProd", "ReduceSumSquare")
 
+def _layer_norm_17(node: ir.Node, step: int, apply: bool) -> None:
+    """ONNX Runtime's own until then, with a scale of any dtype."""
+    if None in (found := {v.dtype for v in node.inputs if v is not None}) or len(found) > 1:
+        raise Refusal("its scale has another element type than its input, or one of them is unknown")
+
+
 ADAPTERS: dict[tuple[str, int], Adapter] = {
     ("BatchNormalization", 9): _batch_norm_9,
     ("BatchNormalization", 14): _batch_norm_14,
     ("Clip", 11): _clip_11,
     ("Dropout", 10): _dropout_10,
     ("Dropout", 12): _dropout_12,
+    ("LayerNormalization", 17): _layer_norm_17,
     ("Pad", 11): _pad_11,
     ("Slice", 10): _slice_10,
     ("Softmax", 13): _softmax_13,

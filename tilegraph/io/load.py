@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from tilegraph.errors import InputError
 from tilegraph.io.bare import without_weights
-from tilegraph.io.check import check_opset, check_sizes, check_types, complaint_of
+from tilegraph.io.check import OF_RUNTIME, check_opset, check_sizes, check_types, complaint_of
 from tilegraph.io.external import check_external, map_externals
 from tilegraph.io.freeze import freeze_dims
 from tilegraph.io.inline import inline_functions
@@ -57,6 +57,7 @@ def load(source: ModelSource, *, dims: Mapping[str, int] | None = None) -> ir.Mo
     if isinstance(source, (ir.Model, onnx.ModelProto)):
         own_tensors(model)
     _settle_domains(model)
+    _settle_norms(model)
     _settle_inputs(model)
     inline_functions(model)
     fix_names(model)
@@ -114,13 +115,27 @@ def _settle_domains(model: ir.Model) -> None:
         if "ai.onnx" in imports:
             version = imports.pop("ai.onnx")
             imports.setdefault("", version)
-    graphs = [*all_graphs(model)]
-    for function in model.functions.values():
-        graphs += [function.graph, *function.subgraphs()]
-    for graph in graphs:
+    for graph, _ in _scopes(model):
         for node in graph:
             if node.domain == "ai.onnx":
                 node.domain = ""
+
+
+def _settle_norms(model: ir.Model) -> None:
+    """ONNX Runtime's own normalisations get the attribute that is optional: version 1.32 ends the process where one
+    without it stands in a function, as in the body of a fused op."""
+    for graph, opset in _scopes(model):
+        for node in graph:
+            if node.op_type in ("LayerNormalization", "SimplifiedLayerNormalization") and node.domain == "" \
+                    and opset < OF_RUNTIME[node.op_type] and "stash_type" not in node.attributes:
+                node.attributes.add(ir.AttrInt64("stash_type", int(ir.DataType.FLOAT)))
+
+
+def _scopes(model: ir.Model) -> Iterator[tuple[ir.Graph, int]]:
+    """Every graph, those of functions and bodies included, and its opset."""
+    yield from ((graph, model.opset_imports.get("", 0)) for graph in all_graphs(model))
+    for function in model.functions.values():
+        yield from ((graph, function.opset_imports.get("", 0)) for graph in (function.graph, *function.subgraphs()))
 
 
 def _settle_inputs(model: ir.Model) -> None:

@@ -233,7 +233,8 @@ def arg_reduction(c: Context) -> Sequence[Info]:
 
 def layer_norm(c: Context) -> Sequence[Info]:
     first = c.input(0)
-    outputs = [Info(first.dtype, first.shape)]
+    # Those that ONNX Runtime defines take a scale of another type, which is the result's.
+    outputs = [Info(c.input(1).dtype, first.shape)]
     if len(c.node.outputs) > 1:
         stats = None
         if first.shape is not None:

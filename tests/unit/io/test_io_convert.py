@@ -40,6 +40,13 @@ def model_text(body: str, opset: int, inputs: str = "float[2, 3, 4] x", outputs:
     return f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => ({outputs}) {{ {body} }}'
 
 
+def test_operators_of_onnx_runtime() -> None:
+    norm = "y = LayerNormalization(x, s)"
+    assert ops(converted(model_text(norm, 11, "float[2, 3, 4] x, float[4] s"))) == ["LayerNormalization"]
+    kept(model_text(norm, 11, "float[2, 3, 4] x, float16[4] s", "float16[2, 3, 4] y"), "another element type")
+    kept(model_text("y = Affine(x)", 9), "ONNX Runtime's own")
+
+
 def test_every_definition_is_covered() -> None:
     """Each redefinition of an op is recognised as compatible, adapted, or refused; none slips through unnoticed."""
     unknown = {(op, v) for op, versions in _history().items() for v in versions

@@ -48,6 +48,25 @@ def test_a_given_ir_model_is_not_changed() -> None:
     assert model.ir_version == 8
 
 
+def test_operators_that_only_onnx_runtime_defines() -> None:
+    """Also in bodies. Its normalisations get the attribute without which it fails on them in a function."""
+    model = load(parse("""
+        <ir_version: 8, opset_import: ["" : 11]>
+        g (float[n, 8] x, float[8] s, bool c) => (float[n, 8] y) {
+          t = LayerNormalization(x, s)  u = ParametricSoftplus(t)
+          y = If(c) <then_branch = a () => (float[n, 8] v) { v = SimplifiedLayerNormalization(u, s) },
+                     else_branch = b () => (float[n, 8] v) { v = Neg(u) }> }"""))
+    norms = [n for graph in all_graphs(model) for n in graph if n.op_type.endswith("LayerNormalization")]
+    assert [n.attributes["stash_type"].as_int() for n in norms] == [1, 1]
+    for op, opset in (("ThresholdedRelu", 9), ("MeanVarianceNormalization", 8)):
+        load(applied(op, opset))
+    refused(applied("LayerNorm", 11), "LayerNorm")
+
+
+def applied(op: str, opset: int) -> onnx.ModelProto:
+    return parse(f"""<ir_version: 8, opset_import: ["" : {opset}]> g (float[n] x) => (float[n] y) {{ y = {op}(x) }}""")
+
+
 # -- files ------------------------------------------------------------------------------------------------
 def test_missing_file(tmp_path: Path) -> None:
     refused(tmp_path / "gone.onnx", "gone.onnx", "no such file", "check the path")

@@ -185,8 +185,15 @@ def _affine(x: Prim, scale: Prim | None, bias: Prim | None) -> Prim:
     return x if bias is None else point("Add", [x, bias], x.dtype)
 
 
+def _one_dtype(c: NodeContext) -> Prim:
+    """The first operand; ONNX Runtime's own definitions of these operators take a scale of another dtype."""
+    if len({v.dtype for v in c.node.inputs[:2] if v is not None}) > 1:
+        raise c.decline("its scale has another dtype")
+    return c.arg(0)
+
+
 def _layer_norm(c: NodeContext) -> list[Prim]:
-    x = c.arg(0)
+    x = _one_dtype(c)
     axis = int(c.attr("axis", -1)) % len(x.shape)
     normal, mean, inverse = normalise(c, x, list(range(axis, len(x.shape))), float(c.attr("epsilon", 1e-5)))
     return [_affine(normal, c.arg(1), c.optional(2)), mean, inverse][:max(1, len(c.node.outputs))]
@@ -200,7 +207,7 @@ def _rms(c: NodeContext, x: Prim, axes: list[int], epsilon: float) -> tuple[Prim
 
 
 def _rms_norm(c: NodeContext) -> list[Prim]:
-    x = c.arg(0)
+    x = _one_dtype(c)
     axis = int(c.attr("axis", -1)) % len(x.shape)
     normal, inverse = _rms(c, x, list(range(axis, len(x.shape))), float(c.attr("epsilon", 1e-5)))
     outputs = [_affine(normal, c.arg(1), None), inverse]
@@ -291,6 +298,8 @@ def _batch_norm_training(c: NodeContext, x: Prim, rank: int) -> list[Prim]:
 
 def _mean_variance(c: NodeContext) -> list[Prim]:
     """MeanVarianceNormalization: (x - mean) / (deviation + 1e-9)."""
+    if c.opset < 9:
+        raise c.decline("before opset 9 ONNX Runtime's has other attributes")
     x = c.arg(0)
     axes = [int(a) for a in c.attr("axes", [0, 2, 3])]
     centred, _, var = centre(c, x, axes)
