@@ -18,7 +18,7 @@ import onnx_ir as ir
 from tilegraph.ops.broadcast import broadcast
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
-from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rename, whole
+from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rename, take_over, whole
 from tilegraph.spec.dims import Dim
 
 
@@ -83,7 +83,7 @@ def _rewrite(site: Site, softmax: ir.Node) -> bool:
     value = b.add("Concat", sides[len(parts):], (*batch, shape[-1], result[-1]), query, axis=len(shape) - 2)
     product = b.add("MatMul", [soft, value], result, query)
     name = total.name
-    total.outputs[0].replace_all_uses_with(product)
+    take_over(total.outputs[0], product)
     b.put()
     site.graph.remove(total, safe=True)
     rename(product, name)
@@ -169,7 +169,7 @@ def _total(products: list[ir.Node]) -> ir.Node | None:
             open_ -= {v for v in one.inputs if v is not None}
             open_.add(one.outputs[0])
         if len(open_) == 1:
-            return None if ready[-1].outputs[0].is_graph_output() else ready[-1]
+            return ready[-1]
 
 
 def _operand(product: ir.Node, keys: bool) -> tuple[ir.Value, list[int | None]] | None:

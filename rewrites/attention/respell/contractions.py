@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from tilegraph.ops.lower.base import constant_of
-from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rename, whole
+from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rename, take_over, whole
 
 
 def sums_of_products(site: Site) -> bool:
@@ -20,7 +20,7 @@ def _rewrite(site: Site, node: ir.Node) -> bool:
     source = node.inputs[0]
     times = None if source is None else source.producer()
     if source is None or times is None or (times.domain, times.op_type) != ("", "Mul") or len(source.uses()) != 1 \
-            or source.is_graph_output() or node.outputs[0].is_graph_output() or source.dtype != ir.DataType.FLOAT:
+            or source.is_graph_output() or source.dtype != ir.DataType.FLOAT:
         return False
     a, b = times.inputs
     left, right = whole(a), whole(b)
@@ -52,7 +52,7 @@ def _rewrite(site: Site, node: ir.Node) -> bool:
     if _keeps(node):
         shape = [extents[k] if k != along else 1 for k in range(rank)]
         result = build.add("Unsqueeze", [result, build.ints([along])], shape, source)
-    node.outputs[0].replace_all_uses_with(result)
+    take_over(node.outputs[0], result)
     build.put()
     site.graph.remove([node, times], safe=True)
     rename(product, node.name)

@@ -87,6 +87,13 @@ class Builder:
         self.site.graph.insert_before(self.before, self.nodes)
 
 
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """`new` is read wherever `old` was, as an output of the graph too, which keeps its name."""
+    if old.is_graph_output():
+        old.name, new.name = new.name, old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
 def rename(result: ir.Value, name: str | None) -> None:
     """Gives the node of `result` the name of the one that it stands for."""
     node = result.producer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from tilegraph.rewrites.attention.respell.edit import Builder, Site, rename, swap, swapped, whole
+from tilegraph.rewrites.attention.respell.edit import Builder, Site, rename, swap, swapped, take_over, whole
 
 
 def weights_first(site: Site) -> bool:
@@ -18,7 +18,7 @@ def weights_first(site: Site) -> bool:
         shapes = [whole(v) for v in (values, weights, out)]
         if node.op_type == "Einsum":
             changed |= _exchange(node)
-        elif values is not None and weights is not None and not out.is_graph_output():
+        elif values is not None and weights is not None:
             v, w, o = shapes
             if v is None or w is None or o is None or len(v) < 2 or len(w) < 2:
                 continue
@@ -27,7 +27,7 @@ def weights_first(site: Site) -> bool:
             right = b.add("Transpose", [values], swapped(v), values, perm=swap(len(v)))
             product = b.add("MatMul", [left, right], swapped(o), out)
             result = b.add("Transpose", [product], o, out, perm=swap(len(o)))
-            out.replace_all_uses_with(result)
+            take_over(out, result)
             b.put()
             site.graph.remove(node, safe=True)
             rename(product, node.name)

@@ -18,7 +18,8 @@ SHAPES: dict[str, list[Any]] = {
     "kn": [1, 2, 16, 8], "rows": [1, 2, 16, 4, 1], "columns": [1, 2, 16, 1, 4], "row": [1, 2, 16, 4, 1],
     "qb": [1, 2, 3, 8, 4], "kb": [1, 2, 3, 4, 16], "kc": [1, 2, 8, 4], "vb": [1, 2, 3, 16, 4], "vc": [1, 2, 8, 4],
     "ma": [1, 1, 3, 8, 16],
-    "k1": [1, 1, 8, 16], "v1": [1, 1, 16, 8], "q4": [1, 4, 16, 8]}
+    "q2": [16, 8], "k2": [16, 8], "k2t": [8, 16], "w2": [16, 8], "w2t": [8, 16], "mask": [16, 16], "row2": [16],
+    "kn3": [1, 16, 8], "v3": [1, 16, 8], "k1": [1, 1, 8, 16], "v1": [1, 1, 16, 8], "q4": [1, 4, 16, 8]}
 SCORES, SOFT = N("MatMul", ["q", "k"], ["s"], name="first"), N("Softmax", ["s"], ["p"], axis=-1)
 CONSTS: dict[str, Any] = {
     "last": np.array([-1]), "four": np.array([-2]), "axis2": np.array([2]), "axis3": np.array([3]),
@@ -74,12 +75,28 @@ CHANGED = {
         N("MatMul", ["q4", "k4"], ["s"], name="first"), SOFT, N("MatMul", ["p", "v4"], ["o"], name="last")],
     "blocks": blocks(),
     "weights on the right": [SCORES, SOFT, N("Transpose", ["p"], ["pt"], perm=[0, 1, 3, 2]),
-                             N("MatMul", ["vt", "pt"], ["o0"], name="last"), N("Mul", ["o0", "half"], ["o"])],
+                             N("MatMul", ["vt", "pt"], ["o"], name="last")],
     "weights on the right of Einsum": [SCORES, SOFT, N("Einsum", ["v", "p"], ["o"], equation="bhje,bhij->bihe")],
     "scores by Mul and ReduceSum": [*MULTIPLIED, SOFT, OUT],
     "both by Mul and ReduceSum": [*MULTIPLIED, SOFT, *WEIGHED[:-1],
-                                  N("ReduceSum", ["pv", "four"], ["o0"], keepdims=1, name="last"),
-                                  N("Mul", ["o0", "half"], ["o"])],
+                                  N("ReduceSum", ["pv", "four"], ["o"], keepdims=1, name="last")],
+    "Gemm and MatMul": [N("Gemm", ["q2", "k2", "mask"], ["s"], transB=1, alpha=0.25, beta=2.0, name="first"), SOFT,
+                        N("MatMul", ["p", "w2"], ["o"], name="last")],
+    "two Gemms": [N("Gemm", ["k2t", "k2t", "row2"], ["s"], transA=1, name="first"), SOFT,
+                  N("Gemm", ["p", "w2t", "k2"], ["o0"], transB=1, alpha=0.5, name="last"),
+                  N("Mul", ["o0", "half"], ["o"])],
+    "a Gemm that is an output": [N("Gemm", ["q2", "k2"], ["s"], transB=1, name="first"), SOFT,
+                                 N("Gemm", ["p", "w2"], ["o"], name="last")],
+    "Einsum of keys that heads share": [
+        N("Transpose", ["q"], ["qt"], perm=[0, 2, 1, 3]),
+        N("Einsum", ["qt", "kn3"], ["s"], equation="bihd,bjd->bhij", name="first"), SOFT,
+        N("Einsum", ["p", "v3"], ["o"], equation="bhij,bje->bihe", name="last")],
+    "Einsum with an ellipsis": [
+        N("Einsum", ["q", "kn"], ["s"], equation="...id,...jd->...ij", name="first"), SOFT,
+        N("Einsum", ["p", "v"], ["o"], equation="...ij,...jd", name="last")],
+    "Einsum with an ellipsis in one operand": [
+        N("Einsum", ["q", "k2"], ["s"], equation="...id,jd->...ij", name="first"), SOFT,
+        N("Einsum", ["p", "w2"], ["o"], equation="...ij,je->i...e", name="last")],
     "two values": [SCORES, SOFT, *DIFFERENTIAL[:2], N("Sub", ["o1", "o2"], ["o"])],
     "two values, joined": [SCORES, SOFT, *DIFFERENTIAL, N("Mul", ["o", "half"], ["oo"])],
     "biases of rows and columns": [SCORES, *LAID, OUT],
@@ -106,6 +123,18 @@ def test_changed(name: str) -> None:
 
 
 STAY = {
+    "a Gemm whose scores are read": [N("Gemm", ["q2", "k2"], ["s"], transB=1, name="first"), SOFT,
+                                     N("Gemm", ["p", "w2"], ["o0"], name="last"), N("Gemm", ["s", "o0"], ["o"])],
+    "Einsum that sums up twice": [N("Einsum", ["q", "kn"], ["s"], equation="bhid,bgjd->bij", name="first"),
+                                  N("Softmax", ["s"], ["p"], axis=-1),
+                                  N("Einsum", ["p", "v3"], ["o"], equation="...ij,...je->...ie", name="last")],
+    "Einsum of a diagonal": [N("Einsum", ["q", "kn"], ["s"], equation="bhid,bhid->bhi", name="first"), SOFT,
+                             N("Einsum", ["p", "v"], ["o"], equation="bhi,bhie->bhe", name="last")],
+    "Gemms without a softmax": [N("Gemm", ["q2", "k2"], ["s"], transB=1, name="first"), N("Relu", ["s"], ["p"]),
+                                N("Gemm", ["p", "w2"], ["o0"], name="last"), N("Mul", ["o0", "half"], ["o"])],
+    "a softmax of columns between Gemms": [
+        N("Gemm", ["q2", "k2"], ["s"], transB=1, name="first"), N("Softmax", ["s"], ["p"], axis=0),
+        N("Gemm", ["p", "w2"], ["o0"], name="last"), N("Mul", ["o0", "half"], ["o"])],
     "blocks with two scales": blocks(factor="third"),
     "blocks that overlap": blocks(end="four4"),
     "no softmax": [*MULTIPLIED, N("Relu", ["s"], ["p"]), OUT],

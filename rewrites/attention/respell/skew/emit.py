@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tilegraph.ops.lower.base import constant_of
-from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rename, swap, whole
+from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rename, swap, take_over, whole
 from tilegraph.rewrites.attention.respell.skew.bases import Base
 from tilegraph.rewrites.attention.respell.skew.proof import Skewed, Term
 from tilegraph.rewrites.attention.respell.skew.traced import Array
@@ -47,7 +47,7 @@ def emit(site: Site, found: Skewed) -> None:
         result = b.add("Where", [given_up, *((nothing, result) if found.when else (result, nothing))], made, q)
     result = _in_place(b, found, result)
     name = node.name
-    out.replace_all_uses_with(result)
+    take_over(out, result)
     b.put()
     site.graph.remove(node, safe=True)
     rename(product, name)
