@@ -2,7 +2,8 @@
 
     python -m tests.conformance.sweep [--offload all|auto|both] [--group corpus ...] [--filter TEXT] [--jobs N]
 
-Prints a table of what went wrong and of what was slow, and writes all results as JSON. Exits with 1 if anything failed.
+Prints a table of what went wrong and of what was slow, and writes all results as JSON, with ONNX's node tests also a
+table of operators (tests.conformance.covered.py). Exits with 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from tests.conformance import covered
 from tests.conformance.sweep_cases import GROUPS, ROOT, Case, cases
 
 SLOW_S = 5.0
@@ -129,6 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         json.dump([r.to_json() for r in results], stream, indent=1)
     print(table(results))
     print(f"\n{options.json}: {len(results)} results")
+    if any(r.group == "node" for r in results):
+        page = Path(options.json).with_name("operators.md")
+        page.write_text(covered.table(covered.operators(r.to_json() for r in results)) + "\n", encoding="utf-8")
+        print(f"{page}: which operators run in kernels")
     return 0 if all(r.good for r in results) else 1
 
 

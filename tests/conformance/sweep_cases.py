@@ -1,4 +1,4 @@
-"""What the sweep runs: the corpus, the zoo, the built models, the chains, and ONNX's own node tests.
+"""What the sweep runs: the corpus, the zoo, the built models, the chains, ONNX's own node tests and its other sets.
 
 A case is named by group and name; its model file and inputs are found or made in the process that runs it.
 """
@@ -18,9 +18,16 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from tests.conformance.backend_sets import SETS, names, open_set
+
 ROOT = Path(__file__).resolve().parents[2]
-NODES = ROOT / "build" / "conformance" / f"nodes-{onnx.__version__}"
-GROUPS = ("chains", "built", "zoo", "corpus", "node")
+NODES = ROOT / "build" / "conformance" / f"nodes-{onnx.__version__}-weights"
+WEIGHTED = frozenset((
+    "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv", "Gemm", "MatMul", "MatMulInteger",
+    "QLinearMatMul", "Einsum", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
+    "LayerNormalization", "RMSNormalization", "GRU", "LSTM", "RNN", "PRelu", "QuantizeLinear", "DequantizeLinear",
+    "Gather"))
+GROUPS = ("chains", "built", "zoo", "corpus", "node", *SETS)
 
 Feeds = dict[str, Any]
 
@@ -42,12 +49,17 @@ def cases(groups: tuple[str, ...] = GROUPS) -> list[Case]:
     """Every case that this machine has, in a fixed order."""
     found: list[Case] = []
     for group in groups:
-        found += {"chains": _chains, "built": _built, "zoo": _zoo, "corpus": _corpus, "node": _nodes}[group]()
+        if group in SETS:
+            found += [Case(group, name, 300.0 if group == "light" else 60.0) for name in names(group)]
+        else:
+            found += {"chains": _chains, "built": _built, "zoo": _zoo, "corpus": _corpus, "node": _nodes}[group]()
     return found
 
 
 def open_case(case: Case) -> tuple[Path, list[Feeds]]:
     """The model's file and one or more sets of inputs."""
+    if case.group in SETS:
+        return open_set(case.group, case.name)
     return {"chains": _open_chain, "built": _open_built, "zoo": _open_zoo, "corpus": _open_corpus,
             "node": _open_node}[case.group](case.name)
 
@@ -134,14 +146,13 @@ def _open_node(name: str) -> tuple[Path, list[Feeds]]:
     folder = NODES / name
     with open(folder / "feeds.pickle", "rb") as stream:
         feeds: list[Feeds] = pickle.load(stream)
-    # Some of ONNX's cases hold numpy's scalars, which ONNX Runtime does not take.
-    arrays = [{k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in given.items()} for given in feeds]
-    return folder / "model.onnx", arrays
+    return folder / "model.onnx", feeds
 
 
 def write_node_tests() -> Path:
     """ONNX's node tests as files, written once: each as it is, "@const" with its small integer inputs as constants (as
-    exporters write axes and shapes), and "@dyn" with its extents as symbols (equal extents get equal symbols)."""
+    exporters write axes and shapes), "@weights" with all inputs of an operator that has weights but the first as
+    constants, and "@dyn" with its extents as symbols (equal extents get equal symbols)."""
     if NODES.is_dir():
         return NODES
     from onnx.backend.test.case.node import collect_testcases
@@ -153,11 +164,16 @@ def write_node_tests() -> Path:
         tests = collect_testcases(None)
     for test in tests:
         inputs = [i.name for i in test.model.graph.input]
-        feeds = [dict(zip(inputs, given, strict=False)) for given, _ in test.data_sets]
+        # Some of the inputs are numpy's scalars.
+        feeds = [{k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in zip(inputs, given, strict=False)}
+                 for given, _ in test.data_sets]
         forms = {"": (test.model, feeds)}
         fixed = _constants(test.model, feeds)
         if fixed is not None:
             forms["@const"] = fixed
+        weights = _weights(test.model, feeds)
+        if weights is not None:
+            forms["@weights"] = weights
         base, given = fixed or (test.model, feeds)
         symbolic = _symbolic(base, given)
         if symbolic is not None:
@@ -177,20 +193,30 @@ def write_node_tests() -> Path:
 
 
 def _constants(model: onnx.ModelProto, feeds: list[Feeds]) -> tuple[onnx.ModelProto, list[Feeds]] | None:
-    """Integer vectors and scalars of at most 32 elements become initializers; None if there are none, or only those."""
-    if len(feeds) != 1:
-        return None
-    small = {k for k, v in feeds[0].items() if isinstance(v, np.ndarray) and v.dtype in (np.int64, np.int32)
+    """Integer vectors and scalars of at most 32 elements behind the first input become initializers; None if there are
+    none."""
+    small = {k for k, v in list(feeds[0].items())[1:] if isinstance(v, np.ndarray) and v.dtype in (np.int64, np.int32)
              and v.ndim <= 1 and v.size <= 32}
-    if not small or small >= set(feeds[0]):
+    return _fixed(model, feeds, small)
+
+
+def _weights(model: onnx.ModelProto, feeds: list[Feeds]) -> tuple[onnx.ModelProto, list[Feeds]] | None:
+    """All arrays behind the first become initializers where the only node is one that has weights."""
+    if [n.op_type in WEIGHTED for n in model.graph.node] != [True]:
+        return None
+    return _fixed(model, feeds, {k for k, v in list(feeds[0].items())[1:] if isinstance(v, np.ndarray)})
+
+
+def _fixed(model: onnx.ModelProto, feeds: list[Feeds], names: set[str]) -> tuple[onnx.ModelProto, list[Feeds]] | None:
+    if len(feeds) != 1 or not names:
         return None
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
-    kept = [i for i in fixed.graph.input if i.name not in small]
+    kept = [i for i in fixed.graph.input if i.name not in names]
     del fixed.graph.input[:]
     fixed.graph.input.extend(kept)
-    fixed.graph.initializer.extend(numpy_helper.from_array(feeds[0][k], k) for k in sorted(small))
-    return fixed, [{k: v for k, v in feeds[0].items() if k not in small}]
+    fixed.graph.initializer.extend(numpy_helper.from_array(feeds[0][k], k) for k in sorted(names))
+    return fixed, [{k: v for k, v in feeds[0].items() if k not in names}]
 
 
 def _symbolic(model: onnx.ModelProto, feeds: list[Feeds]) -> onnx.ModelProto | None:

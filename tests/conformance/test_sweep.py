@@ -11,8 +11,10 @@ from typing import Any
 
 import onnx
 
+from tests.conformance import covered
 from tests.conformance.sweep import sweep, table
 from tests.conformance.sweep_cases import Case, cases, open_case
+from tests.conformance.sweep_worker import Result
 from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, VIEWS
 from tilegraph.ops.pointwise import POINTWISE
 
@@ -62,6 +64,21 @@ def test_node_tests() -> None:
     counts = Counter(r.status for r in results)
     assert counts["kernel"] > 250, counts
     assert counts["unrunnable"] < 0.2 * len(results), counts
+
+
+def test_other_sets() -> None:
+    """Whole models of ONNX's own, lifted from opset 6 where they are that old."""
+    chosen = cases(("pytorch-converted", "pytorch-operator"))[::30] + cases(("simple",))[::8]
+    assert {r.status for r in run(chosen)} >= {"kernel", "ort"}
+
+
+def test_the_table_of_operators() -> None:
+    ends = {"exp": "kernel", "exp@dyn": "kernel", "nonzero_example": "ort"}
+    found = covered.operators([Result("node", name, "all", status, refusals=[("because", 1)]).to_json()
+                               for name, status in ends.items()])
+    assert found["Exp"].ours == 2
+    assert "| Exp | 13 | f32 | 2 | 0 | 0 |" in covered.table(found)
+    assert "| NonZero | 1 | because |" in covered.table(found)
 
 
 def die(case: Case, offload: str, connection: Any) -> None:

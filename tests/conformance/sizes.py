@@ -1,0 +1,170 @@
+"""One compiled folder at every size that the original serves: symbolic extents of 0, 1, 2, 7, 64 and more.
+
+    python -m tests.conformance.sizes [--group corpus ...] [--offload all|auto] [--filter TEXT] [--every N] [--jobs N]
+
+All symbols of a model at once, then each alone with the others as in the example. The folder must answer as ONNX
+Runtime does without optimizations, and refuse where it refuses: what it answers beyond that is counted and listed, but
+no fault. What it refuses alone is one, unless inputs contradict the names of their extents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tests.conformance.sweep import sweep, table
+from tests.conformance.sweep_cases import GROUPS, Case, Feeds, cases, open_case
+from tilegraph.spec.dims import Dim
+
+SIZES = (1, 2, 7, 64, 0)
+LIMIT = 1 << 21  # elements of all inputs together
+Names = dict[str, list[str | None]]  # of an input's extents: a symbol, or None for a number
+
+
+def symbols(model: onnx.ModelProto, feeds: Feeds) -> tuple[Names, dict[str, int]]:
+    """The symbols of each input that `feeds` has as an array, and their sizes there. Nameless extents are symbols of
+    their own; sums such as "past + length" are none, they follow from theirs."""
+    names: Names = {}
+    sizes: dict[str, int] = {}
+    for value in model.graph.input:
+        given = feeds.get(value.name)
+        dims = value.type.tensor_type.shape.dim
+        if not isinstance(given, np.ndarray) or len(dims) != given.ndim:
+            continue
+        found: list[str | None] = []
+        for k, dim in enumerate(dims):
+            name = None if dim.HasField("dim_value") else dim.dim_param or f"{value.name}.{k}"
+            if name is not None:
+                sizes.setdefault(name, given.shape[k])
+            found.append(name)
+        names[value.name] = found
+    plain = {name: size for name, size in sizes.items() if _follows(name, sizes) is None}
+    return names, plain
+
+
+def _follows(name: str, known: Mapping[str, int]) -> Dim | None:
+    """The expression of other symbols that `name` is; None for a symbol."""
+    try:
+        dim = Dim.of(name)
+    except ValueError:
+        return None
+    return dim if dim.bare_symbol is None and dim.symbols and dim.symbols <= known.keys() - {name} else None
+
+
+def resized(feeds: Feeds, names: Names, sizes: Mapping[str, int]) -> Feeds:
+    """`feeds` with other sizes of the symbols: elements are repeated, so that their values stay what they may be."""
+    made = dict(feeds)
+    for name, dims in names.items():
+        array = feeds[name]
+        for axis, symbol in enumerate(dims):
+            if symbol is None:
+                continue
+            size = sizes[symbol] if symbol in sizes else Dim.of(symbol).evaluate(sizes)
+            if array.shape[axis]:
+                array = np.take(array, np.arange(size) % array.shape[axis], axis)
+            else:
+                array = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1:]), array.dtype)
+        made[name] = np.ascontiguousarray(array)
+    return made
+
+
+def variants(model: onnx.ModelProto, feeds: Feeds) -> Iterator[tuple[str, Feeds]]:
+    """What is changed, in words, and the inputs; nothing for a model without symbols."""
+    names, example = symbols(model, feeds)
+    seen = [example]
+    wanted: list[tuple[str, dict[str, int]]] = [(f"all {n}", dict.fromkeys(example, n)) for n in SIZES]
+    wanted += [(f"{symbol} {n}", {**example, symbol: n})
+               for symbol, size in example.items() for n in (1, 0, 2 * size + 1)]
+    for words, sizes in wanted:
+        if sizes in seen:
+            continue
+        seen.append(sizes)
+        made = resized(feeds, names, sizes)
+        if sum(v.size for v in made.values() if isinstance(v, np.ndarray)) <= LIMIT:
+            yield words, made
+
+
+def work(case: Case, offload: str, connection: Any) -> None:
+    """The body of a child process: sends one result, as the sweep's does."""
+    from tests.conformance.sweep_worker import Result
+
+    result = Result(case.group, case.name, offload)
+    try:
+        _run(case, result)
+    except Exception as error:
+        result.status, result.detail = result.status or "CRASH", f"{type(error).__name__}: {str(error)[:300]}"
+    connection.send(result)
+    connection.close()
+
+
+def _run(case: Case, result: Any) -> None:
+    from tests.conformance.sweep_worker import THREADS, _answers, _differs
+    from tilegraph.compiler import optimize
+    from tilegraph.spec.artifact import EP_NAME, MODEL_FILE
+    from tilegraph.verify.run import ModelRun
+
+    path, sets = open_case(case)
+    changed = list(variants(onnx.load(path, load_external_data=False), sets[0]))
+    if not changed:
+        result.status, result.detail = "ort", "no symbols"
+        return
+    feeds = [given for _, given in changed]
+    references, _ = _answers(ModelRun(str(path), threads=THREADS), feeds)
+    with tempfile.TemporaryDirectory(prefix="sizes-") as scratch:
+        result.status = "OPTIMIZE"
+        made = optimize(path, offload=result.offload)
+        folder = made.save(Path(scratch) / "m.tilegraph")
+        result.status = "LOAD"
+        ours = ModelRun(str(folder / MODEL_FILE), optimize=True, plugin=True, threads=THREADS)
+        problems, beyond = [], []
+        for (words, given), wanted in zip(changed, references, strict=True):
+            result.status = f"CRASH at {words}"
+            (found,), why = _answers(ours, [given])
+            if wanted is None or found is None:
+                if wanted is not None:
+                    problems.append(f"{words}: refused: {why[:200]}")
+                elif found is not None:
+                    beyond.append(words)
+                continue
+            problem = _differs(path, folder, given, wanted, found, result)
+            if problem:
+                problems.append(f"{words}: {problem}")
+        result.ep_nodes = made.summary.engines.get(EP_NAME, 0)
+        answered = sum(r is not None for r in references)
+        result.status = "WRONG" if problems else "kernel" if result.ep_nodes else "ort"
+        result.detail = "; ".join(problems) or f"{answered} of {len(changed)} sizes" + (
+            f", answers alone at {', '.join(beyond)}" if beyond else "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--group", choices=GROUPS, action="append", help="may be repeated; default: corpus and zoo")
+    parser.add_argument("--offload", choices=("all", "auto"), default="all")
+    parser.add_argument("--filter", default="", help="regular expression, searched in group/name")
+    parser.add_argument("--every", type=int, default=1, help="only every N-th case")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    given = parser.parse_args()
+    chosen = [c for c in cases(tuple(given.group or ("corpus", "zoo"))) if re.search(given.filter, c.label)]
+
+    def report(result: Any) -> None:
+        if not result.good or "alone" in result.detail:
+            print(f"{result.status} {result.group}/{result.name}: {result.detail}", flush=True)
+
+    patient = [(replace(c, limit=600.0), given.offload) for c in chosen[::given.every]]
+    results = sweep(patient, given.jobs, report, body=work)
+    print(table(results))
+    print(f"models with symbols: {sum(r.detail != 'no symbols' for r in results)}")
+    return 0 if all(r.good for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
