@@ -94,8 +94,8 @@ def optimize(
     weights: WeightsOption = Weights.float32,
     fast_winograd: FastWinograd = False,
     trust_hidden: TrustHidden = False,
-    tune: Annotated[bool, typer.Option("--tune", help="Time kernels against ONNX Runtime on this machine; what loses "
-                                       "stays with it.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Time kernels on this machine with several schedules and "
+                                       "against ONNX Runtime; what loses stays with it.")] = False,
     tune_budget: Annotated[float | None, typer.Option("--tune-budget", metavar="SECONDS", min=0.0, help="How long "
                                                       "--tune may measure; default 60.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide everything, compile and write nothing.")] = False,
