@@ -18,6 +18,8 @@ DECLINED = {
                         "input 1 of Slice is not constant"),
     "Slice of a symbol": (13, f"(float[N] x) => (float[M] y) {{ {k('b', 0)} {k('e', 3)} y = Slice(x, b, e) }}",
                           "a slice of the symbolic extent N"),
+    "Slice of a symbol that may be empty": (13, f"(float[N] x) => (float[M] y) {{ {k('b', 0)} {k('e', -1)} "
+                                            "t = Slice(x, b, e) y = Relu(t) }", "a slice of the symbolic extent N"),
     "Split of a symbol": (13, "(float[N] x) => (float[A] y, float[B] z) { y, z = Split<axis=0>(x) }",
                           "Split of the symbolic extent N"),
     "Concat of unequal": (13, "(float[N,4] x, float[M,4] z) => (float[N,8] y) { y = Concat<axis=1>(x, z) }",

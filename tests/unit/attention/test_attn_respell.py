@@ -17,7 +17,7 @@ SHAPES: dict[str, list[Any]] = {
     "q": [1, 2, 16, 8], "k": [1, 2, 8, 16], "v": [1, 2, 16, 8], "v2": [1, 2, 16, 8], "vt": [1, 2, 8, 16],
     "kn": [1, 2, 16, 8], "rows": [1, 2, 16, 4, 1], "columns": [1, 2, 16, 1, 4], "row": [1, 2, 16, 4, 1],
     "qb": [1, 2, 3, 8, 4], "kb": [1, 2, 3, 4, 16], "kc": [1, 2, 8, 4], "vb": [1, 2, 3, 16, 4], "vc": [1, 2, 8, 4],
-    "ma": [1, 1, 3, 8, 16],
+    "ma": [1, 1, 3, 8, 16], "kn1": [1, 2, 16, 1],
     "q2": [16, 8], "k2": [16, 8], "k2t": [8, 16], "w2": [16, 8], "w2t": [8, 16], "mask": [16, 16], "row2": [16],
     "kn3": [1, 16, 8], "v3": [1, 16, 8], "k1": [1, 1, 8, 16], "v1": [1, 1, 16, 8], "q4": [1, 4, 16, 8]}
 SCORES, SOFT = N("MatMul", ["q", "k"], ["s"], name="first"), N("Softmax", ["s"], ["p"], axis=-1)
@@ -103,7 +103,7 @@ CHANGED = {
     "a bias of rows": [SCORES, N("Reshape", ["s", "laid"], ["s5"]), N("Add", ["s5", "row"], ["x1"]),
                        N("Reshape", ["x1", "flat"], ["x"]), N("Softmax", ["x"], ["p"], axis=-1), OUT],
 }
-RESULTS = {"two values, joined": ("oo",)}
+RESULTS = {"two values, joined": ("oo",), "two values, one of them an output": ("o", "u")}
 
 
 def spelled(name: str) -> onnx.ModelProto:
@@ -139,7 +139,12 @@ STAY = {
     "blocks that overlap": blocks(end="four4"),
     "no softmax": [*MULTIPLIED, N("Relu", ["s"], ["p"]), OUT],
     "values made of the other product": [SCORES, SOFT, N("MatMul", ["p", "v"], ["o1"], name="one"),
-                                         N("MatMul", ["p", "o1"], ["o"], name="two")],
+                                         N("MatMul", ["p", "o1"], ["o2"], name="two"), N("Mul", ["o2", "half"], ["o"])],
+    "two values, one of them an output": [SCORES, SOFT, N("MatMul", ["p", "v"], ["o"], name="one"),
+                                          N("MatMul", ["p", "v2"], ["o2"], name="two"),
+                                          N("Mul", ["o2", "half"], ["u"])],
+    "sums along a dim that one operand repeats": [
+        MULTIPLIED[0], N("Unsqueeze", ["kn1", "axis2"], ["k5"]), *MULTIPLIED[2:], SOFT, OUT],
     "weights that are read otherwise": [SCORES, SOFT, *DIFFERENTIAL[:2], N("ReduceSum", ["p", "last"], ["r"]),
                                         N("Sub", ["o1", "o2"], ["d"]), N("Mul", ["d", "r"], ["o"])],
     "a layout that something else reads": [SCORES, *LAID, N("ReduceSum", ["x1", "last"], ["r"], keepdims=0),
@@ -152,7 +157,7 @@ STAY = {
 
 @pytest.mark.parametrize("name", list(STAY))
 def test_unchanged(name: str) -> None:
-    before = model(STAY[name])
+    before = model(STAY[name], RESULTS.get(name, ("o",)))
     graph, decisions = fused(before)
     assert not any(d.taken for d in decisions)
     assert sorted(n.op_type for n in graph.graph) == sorted(n.op_type for n in before.graph.node)

@@ -50,6 +50,13 @@ BARRIER = """(float[2,8,16] x) => (uint8[2,16,8] y) {{
     a = Tanh(x) b = Mul(a, x) {moves} y = QuantizeLinear(t, s, z) }}"""
 
 
+def test_no_barrier_behind_an_input() -> None:
+    graph = model("""(float[2,8,16] x) => (uint8[2,16,8] y) {
+        s = Constant<value = float {0.05}>() z = Constant<value = uint8 {128}>()
+        t = Transpose<perm=[0, 2, 1]>(x) y = QuantizeLinear(t, s, z) }""", 20)
+    assert not QuantizeBarrier().run(graph, PassContext()).modified
+
+
 @pytest.mark.parametrize(("moves", "expected"), [
     ("t = Transpose<perm=[0, 2, 1]>(b)", ["Region", "Max", "Transpose", "QuantizeLinear"]),
     ("i = Constant<value = int64[3] {2, 16, 8}>() t = Reshape(b, i)",
@@ -59,6 +66,7 @@ BARRIER = """(float[2,8,16] x) => (uint8[2,16,8] y) {{
 def test_barrier(moves: str, expected: list[str]) -> None:
     """Only between a kernel and what ONNX Runtime moves QuantizeLinear across."""
     graph = model(BARRIER.format(moves=moves), 20)
+    assert not QuantizeBarrier().run(graph, PassContext()).modified, "no kernel yet"
     nodes = [n for n in graph.graph if n.op_type in ("Tanh", "Mul")]
     make_composite(graph, graph.graph, nodes, [nodes[-1].outputs[0]])
     graph.graph.sort()

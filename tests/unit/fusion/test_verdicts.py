@@ -65,11 +65,17 @@ def test_outputs_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == [2, 2]
 
 
-def test_constants_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted(monkeypatch)
-    made = model("""(float[B, 8] x) => (float[B, 4] y, float[B, 4] z)
+@pytest.mark.parametrize("text", [
+    """(float[B, 8] x) => (float[B, 4] y, float[B, 4] z)
         <int64[1] s = {0}, int64[1] t = {4}, int64[1] e = {4}, int64[1] f = {8}, int64[1] axis = {1}>
-        { y = Slice(x, s, e, axis)  z = Slice(x, t, f, axis) }""")
+        { y = Slice(x, s, e, axis)  z = Slice(x, t, f, axis) }""",
+    "(float[B, 8] x) => (float[B, 8] y, float[B, 8] z) <float s = {2}, float t = {3}> { y = Mul(x, s)  z = Mul(x, t) }",
+    """(float[1, 8] x) => (float[1, 16] y, float[1, 16] z) <float[2] s = {1, 2}, float[2] t = {1, 2.1}>
+        { y = Resize<mode="linear">(x, , s)  z = Resize<mode="linear">(x, , t) }""",
+], ids=["places", "a number", "scales"])
+def test_constants_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    calls = counted(monkeypatch)
+    made = model(text)
     nodes, (y, z) = list(made.graph), made.graph.outputs
     asked = Verdicts({"": 20}, plan, verdicts.lower_region)
     asked.ask(nodes[:1], [y])

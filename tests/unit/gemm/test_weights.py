@@ -100,6 +100,7 @@ def test_equal_values_are_exact_but_for_a_rounding(values: Array, kind: str) -> 
      "something else than products reads it"),
     ([("MatMul", ["x", "w"], ["t"], {}), ("Gemm", ["t", "w"], ["y"], {"transB": 1})], {"y": [-1, 80]}, {"w": W},
      "two layouts"),
+    ([("Gemm", ["x", "w", "w"], ["y"], {})], {"y": [80, 64]}, {"w": W}, "something else than products reads it"),
     ([("MatMul", ["x", "w"], ["y"], {})], {"y": [-1, 8]}, {"w": W[:, :8].copy()}, "fewer than 4096"),
     ([("MatMul", ["x", "w"], ["y"], {})], {"y": [-1, 64]}, {"w": np.where(W > 3, np.inf, W).astype(np.float32)},
      "not finite"),
