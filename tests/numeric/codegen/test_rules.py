@@ -264,6 +264,11 @@ FLOAT |= {
     "GlobalAveragePool": (1, "(float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalAveragePool(x) }"),
     "GlobalMaxPool": (1, "(float[2,3,4,5] x) => (float[2,3,1,1] y) { y = GlobalMaxPool(x) }"),
     "LpNormalization": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization(x) }}"),
+    "LRN": (13, "(float[2,9,4,5] x) => (float[2,9,4,5] y) { y = LRN<size=5, alpha=0.3>(x) }"),
+    "LRN with another exponent": (1, "(float[2,3,1,40] x) => (float[2,3,1,40] y) { "
+                                  "y = LRN<size=9, alpha=0.3, beta=0.6, bias=2.0>(x) }"),
+    "GlobalLpPool": (2, "(float[2,9,4,5] x) => (float[2,9,1,1] y, float[2,9,1,1] z) { y = GlobalLpPool(x) "
+                     "z = GlobalLpPool<p=1>(x) }"),
     "LpNormalization by sums": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization<p=1, axis=2>(x) }}"),
     "ReduceSum of int32": (13, "(int32[3,9] x) => (int32[3,1] y) { " + k("a", 1) + "y = ReduceSum(x, a) }"),
     "ReduceMax of int8": (18, "(int8[3,9] x) => (int8[3,1] y) { " + k("a", 1) + "y = ReduceMax(x, a) }"),

@@ -32,6 +32,10 @@ DECLINED = {
                                    "GatherND of places in N axes"),
     "ReverseSequence of unequal axes": (10, "(float[8,8,3] x, int64[8] i) => (float[8,8,3] y) { "
                                         "y = ReverseSequence<time_axis=0, batch_axis=2>(x, i) }", "other axes than"),
+    "LRN over an even number": (13, "(float[1,8,2,2] x) => (float[1,8,2,2] y) { y = LRN<size=4>(x) }",
+                                "LRN over 4 channels of a value of 4 dims"),
+    "GlobalLpPool of another norm": (2, "(float[1,8,2,2] x) => (float[1,8,1,1] y) { y = GlobalLpPool<p=3>(x) }",
+                                     "GlobalLpPool with p = 3"),
     "Pad by values": (13, "(float[8] x, int64[2] p) => (float[N] y) { y = Pad(x, p) }",
                       "input 1 of Pad is not constant"),
     "Pad with a computed value": (13, f"(float[8] x, float v) => (float[10] y) {{ {k('p', 1, 1)} y = Pad(x, p, v) }}",

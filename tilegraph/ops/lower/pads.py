@@ -68,6 +68,15 @@ def _cropped(c: NodeContext, source: Prim, axis: int, before: int, after: int) -
     return take_range(source, axis, before, 1, Dim.of(size - before - after))
 
 
+def padded_with(source: Prim, axis: int, before: int, after: int, value: float | int | bool) -> Prim:
+    """`source` with as many elements `value` along the axis before and after it."""
+    def filled(count: int) -> Prim:
+        return Const((*source.shape[:axis], Dim.of(count), *source.shape[axis + 1:]), source.dtype, value=value)
+
+    parts = [filled(before)] if before else []
+    return concat([*parts, source, *([filled(after)] if after else [])], axis)
+
+
 def _padded(c: NodeContext, source: Prim, axis: int, before: int, after: int, mode: str,
             fill: float | int | bool) -> Prim:
     def around(count: int) -> tuple[Dim, ...]:
@@ -76,9 +85,7 @@ def _padded(c: NodeContext, source: Prim, axis: int, before: int, after: int, mo
     if not before and not after:
         return source
     if mode == "constant":
-        value = bool(fill) if source.dtype == "bool" else fill
-        parts: list[Prim] = [Const(around(n), source.dtype, value=value) if n else source for n in (before, 0, after)]
-        return concat([p for p, n in zip(parts, (before, 1, after), strict=True) if n], axis)
+        return padded_with(source, axis, before, after, bool(fill) if source.dtype == "bool" else fill)
     size = source.shape[axis].as_int()
     if size is None:
         raise c.decline(f"Pad of the symbolic extent {source.shape[axis]} in mode {mode}")

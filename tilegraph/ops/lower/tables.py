@@ -10,6 +10,7 @@ from tilegraph.ops.lower import (
     extremes,
     gathers,
     generators,
+    local,
     pads,
     quantize,
     reductions,
@@ -47,7 +48,8 @@ VIEWS: dict[str, Rule] = {
     "SpaceToDepth": blocks.lower_space_to_depth,
 }
 
-REDUCTIONS: dict[tuple[str, str], Rule] = {**reductions.REDUCTIONS, **extremes.EXTREMES, **running.RUNNING}
+REDUCTIONS: dict[tuple[str, str], Rule] = {**reductions.REDUCTIONS, **extremes.EXTREMES, **running.RUNNING,
+                                        **local.LOCAL}
 
 GENERATORS: dict[tuple[str, str], Rule] = generators.GENERATORS
 
