@@ -8,7 +8,9 @@ for all tiles of a unit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import groupby
 
 from tilegraph.codegen import tvm_compat as t
@@ -42,7 +44,9 @@ class Direct(Sliding):
         group = space.blocks // space.groups if space.groups > 1 else space.blocks
         length = self.line.out.as_int()
         self.vectors = vectors_for(length, group, vector_bits)
-        if space.groups > 1:
+        if space.spread:
+            group //= math.prod(v.extent.value for v in space.phases)  # those of a panel are of one phase
+        if space.groups > 1 or space.spread:
             while group % self.vectors:
                 self.vectors -= 1
         self.width = widest(self.vectors, vector_bits)
@@ -78,8 +82,9 @@ class Direct(Sliding):
 
     def generate(self, name: str) -> Generated:
         assert self.space.weights_slot is not None
-        kind = "transposed" if self.space.phases else "direct"
-        filters = ((self.space.weights_slot, Filters(kind, self.vectors * self.lanes, self.step)),)
+        strides = tuple(v.extent.value for v in self.space.phases)
+        filters = ((self.space.weights_slot, Filters("transposed" if strides else "direct", self.vectors * self.lanes,
+                                                     self.step, strides)),)
         return self.run(name, filters, self.space.depth * self.taps * self.height * self.vectors)
 
     def _begin(self) -> None:
@@ -90,10 +95,29 @@ class Direct(Sliding):
         if space.groups > 1:
             panels = space.blocks // space.groups // self.vectors
             self.group = e.share(t.Mul(t.Div(self.panel, e.i64(panels)), e.i64(space.depth // self.lanes)))
+        if space.spread:
+            e.set_loops(space.phases, e.share(t.Div(t.Mul(self.panel, e.i64(self.vectors)),
+                                                    e.i64(-(-space.filters // self.lanes)))))
+            self.phase = tuple(e.loops[v] for v in space.phases)
         self.used = self.weights
         if space.factor is not None:
             self._scale(self.first_weight)
             self.used, self.first_weight = self.memory[0], e.i64(0)
+
+    def lacks_first(self, k: int) -> t.Expr | None:
+        """Whether windows of the current phase have no first tap along spatial dim `k`; None: all have it."""
+        spread = self.space.spread
+        rest = spread[k].kernel.value % spread[k].stride if spread else 0
+        return t.LE(self.e.i64(rest), self.phase[k]) if rest else None
+
+    def taps_of_row(self) -> None:
+        super().taps_of_row()
+        if self.row is not None:
+            self.low = self._without_first(0, self.low)
+
+    def _without_first(self, k: int, low: t.Expr) -> t.Expr:
+        e, lacks = self.e, self.lacks_first(k)
+        return low if lacks is None else e.share(t.Max(low, t.Select(lacks, e.i64(1), e.i64(0))))
 
     def _scale(self, first: t.Expr) -> None:
         """The weights of the panel, from `first` on, times the factors of their channels."""
@@ -158,11 +182,15 @@ class Direct(Sliding):
                 first = e.share(t.Add(weight, t.Mul(k, e.i64(self.per_tap))))
                 self._column(e.share(t.Add(at, t.Mul(k, e.i64(element)))), first, sums, reads, 0)
         elif reads:
+            lacks = self.lacks_first(len(self.space.axes) - 1)
             for tap in taps:
-                first = e.share(t.Add(weight, e.i64(tap * self.per_tap)))
-                self._column(at, first, sums, reads, tap * self.line.dilation)
+                with e.when(t.Not(lacks)) if tap == 0 and lacks is not None else nullcontext():
+                    first = e.share(t.Add(weight, e.i64(tap * self.per_tap)))
+                    self._column(at, first, sums, reads, tap * self.line.dilation)
 
     def edge(self, low: t.Expr, high: t.Expr) -> None:
+        low = self._without_first(len(self.space.axes) - 1, low)
+
         def products(at: t.Expr, weight: t.Expr, sums: t.Buffer) -> None:
             e = self.e
             with e.loop("k", t.Sub(high, low), low) as k:

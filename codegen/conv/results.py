@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from contextlib import AbstractContextManager, nullcontext
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
@@ -21,11 +22,13 @@ STREAMED = 3 << 18  # bytes of weights that the level 2 cache does not keep from
 
 
 class Results(ABC):
-    """`vectors`: blocks of channels of a panel. `panel` is the number of the current one, which has `now` of them."""
+    """`vectors`: blocks of channels of a panel. `panel` is the number of the current one, which has `now` of them, all
+    of one `phase` (along each spatial dim) in transposed convolutions whose windows overlap or are cut."""
 
     vectors: int
     now: int
     panel: t.Expr
+    phase: tuple[t.Expr, ...]
     y: t.Expr  # the row and the place in the line of the tile that is emitted
     x: t.Expr
     first_row: t.Expr  # of the unit
@@ -87,14 +90,29 @@ class Results(ABC):
         e.loops[space.lane] = e.i64(0)
         for j in range(self.now):
             block = self.set_block(self.block_of(j))
-            value = e.math.share(e.read(sums, "float32", _plus(e, place, j * self.lanes), self.lanes))
-            value = self.finished(value, block)
-            if self.bias is not None:
-                at = t.Mul(block, e.i64(self.lanes))
-                value = e.math.add(value, e.read(self.bias, "float32", at, self.lanes))
-            known = {id(leaf): value for leaf in self.leaves}
-            e.write(self.result, e.index(space.address), e.value(space.value, space.lane, self.lanes, known),
-                    self.lanes)
+            with self.on_axis(-1, x):
+                self._store(sums, _plus(e, place, j * self.lanes), block)
+
+    def on_axis(self, k: int, place: t.Expr) -> AbstractContextManager[None]:
+        """What is emitted in it is for places of the result only: not all that a transposed convolution has along a
+        spatial dim `k`, by `place` and the phase of the panel, are."""
+        e, space = self.e, self.space
+        if not space.spread:
+            return nullcontext()
+        axis = space.spread[k]
+        at = e.share(t.Sub(t.Add(t.Mul(place, e.i64(axis.stride)), self.phase[k]), e.i64(axis.before)))
+        return e.when(t.And(t.LE(e.i64(0), at), t.LT(at, e.dim(axis.out))))
+
+    def _store(self, sums: t.Buffer, place: int | t.Expr, block: t.Expr) -> None:
+        e, space = self.e, self.space
+        value = e.math.share(e.read(sums, "float32", place, self.lanes))
+        value = self.finished(value, block)
+        if self.bias is not None:
+            at = t.Mul(block, e.i64(self.lanes))
+            value = e.math.add(value, e.read(self.bias, "float32", at, self.lanes))
+        known = {id(leaf): value for leaf in self.leaves}
+        e.write(self.result, e.index(space.address), e.value(space.value, space.lane, self.lanes, known),
+                self.lanes)
 
     def set_block(self, number: t.Expr) -> t.Expr:
         """Takes the number of a block apart into its phases and the block of channels, which is returned."""

@@ -124,8 +124,9 @@ class Sliding(Results):
             with e.loop("y", count, first) as y:
                 self.y, self.first_row = y, first
                 self.set_loop(space.at[0], y)
-                self.taps_of_row()
-                self._whole_line()
+                with self.on_axis(0, y):
+                    self.taps_of_row()
+                    self._whole_line()
                 self.row_done()
 
         self.unit(walk)

@@ -57,19 +57,27 @@ def pack_filters(array: Array, how: Filters) -> Array:
 
 def _apart_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, int, int, int]:
     rows, columns = _window(shape)
-    filters = shape[1] if how.kind == "narrow" else -(-shape[1] // how.block) * how.block
-    return rows * columns * filters, shape[0], 1, 1
+    if how.kind == "narrow":
+        return rows * columns * shape[1], shape[0], 1, 1
+    down, across = _strides(how)
+    return down * across * -(-shape[1] // how.block) * how.block, shape[0], -(-rows // down), -(-columns // across)
 
 
 def _apart(array: Array, how: Filters) -> Array:
-    """Weights [C, K, (rows,) columns] as those of a 1x1 convolution to K filters, in whole blocks, for each place."""
+    """Weights [C, K, (rows,) columns] as those of a convolution to K filters, in whole blocks, for each place."""
     if how.kind == "narrow":
         return array.reshape(array.shape[0], -1).T.reshape(_apart_extents(array.shape, how))
-    rows, columns = _window(array.shape)
+    (rows, columns), (down, across) = _window(array.shape), _strides(how)
+    extents = _apart_extents(array.shape, how)
     channels, filters = array.shape[:2]
-    whole = np.zeros((rows * columns, -(-filters // how.block) * how.block, channels), array.dtype)
-    whole[:, :filters] = array.reshape(channels, filters, rows * columns).transpose(2, 1, 0)
-    return whole.reshape(_apart_extents(array.shape, how))
+    whole = np.zeros((channels, extents[0] // (down * across), extents[2] * down, extents[3] * across), array.dtype)
+    whole[:, :filters, :rows, :columns] = array.reshape(channels, filters, rows, columns)
+    taps = whole.reshape(channels, -1, extents[2], down, extents[3], across)[:, :, ::-1, :, ::-1]
+    return np.ascontiguousarray(taps.transpose(3, 5, 1, 0, 2, 4)).reshape(extents)
+
+
+def _strides(how: Filters) -> tuple[int, int]:
+    return (1, how.strides[0]) if len(how.strides) == 1 else (how.strides[0], how.strides[1])
 
 
 def _window(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -58,7 +58,7 @@ class Work:
 def runtime_us(work: Work) -> float:
     """In ONNX Runtime, source and result in its blocked layout; small groups and transposed ones in plain layout."""
     if work.phases > 1:
-        flop = 2.0 * work.results * work.depth * work.filters * work.phases
+        flop = 2.0 * work.results * work.depth * work.filters * work.phases * work.taps
         return _RUNTIME_NODE_US + flop / (_FLOP_PER_US * _RUNTIME_TRANSPOSED_SHARE)
     if work.kind == "conv":
         share = _RUNTIME_SMALL_SHARE if work.results <= _SMALL_ROWS else _RUNTIME_SHARE

@@ -12,7 +12,8 @@ class Filters:
     """A layout of weights [K, C, (rows,) columns] or of a bias [K], filled up with zeros.
 
     direct: [K/panel][C/block][column][row][channel of the block][filter of the panel]
-    transposed: the same of weights [C, K, (rows,) columns], one row and column, and K counted by row, column, block
+    transposed: the same of weights [C, K, (rows,) columns] as those of a convolution that makes `strides` results of
+    each place: window k of phase p is k*stride + p from behind, zero past the end; K counted by phases, block
     narrow: as transposed, with K counted by filter, row, column
     taps: [K/panel][row][column][C][filter of the panel], C of one group
     winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
@@ -34,10 +35,11 @@ class Filters:
     kind: str
     panel: int
     block: int = 1
+    strides: tuple[int, ...] = ()  # of "transposed"
 
     def to_json(self) -> list[Any]:
-        return [self.kind, self.panel, self.block]
+        return [self.kind, self.panel, self.block, *([self.strides] if self.strides else [])]
 
     @staticmethod
     def from_json(data: list[Any]) -> Filters:
-        return Filters(*data)
+        return Filters(*data[:3], *map(tuple, data[3:]))

@@ -47,7 +47,7 @@ def _fits_winograd(space: ConvSpace) -> bool:
     fits = len(space.axes) == 2 and all(
         a.kernel == 3 and a.stride == 1 and a.dilation == 1 and a.before <= 2 for a in space.axes)
     channels = _MIN_CHANNELS <= space.depth <= _MAX_CHANNELS and space.filters >= _MIN_CHANNELS
-    return fits and channels and space.groups == 1 and space.blocked
+    return fits and channels and space.groups == 1 and space.blocked and not space.phases
 
 
 def _larger_tiles(space: ConvSpace) -> bool:

@@ -52,6 +52,7 @@ class _Convolution(Puller[ConvSpace]):
     def start(self) -> None:
         super().start()
         self.phases: tuple[Var, ...] = ()  # of a transposed convolution, and what its loops are in those of the kernel
+        self.spread: tuple[Axis, ...] = ()
         self.places: dict[Var, Ix] = {}
 
     def build(self) -> ConvSpace:
@@ -86,7 +87,7 @@ class _Convolution(Puller[ConvSpace]):
             value = rewritten(list(insts(value)), self.places)[id(value)]
         space = self._space(window, at, value, lanes, filters, batch, block, positions, lane)
         if self.phases:
-            space = replace(space, phases=self.phases, address=space.address.replace(self.places))
+            space = replace(space, phases=self.phases, address=space.address.replace(self.places), spread=self.spread)
         _check(space)
         return _flattened(space)
 
@@ -102,6 +103,8 @@ class _Convolution(Puller[ConvSpace]):
         if window.kind == "transposed":
             window, positions = self._apart(window, positions)
             at = (at[0], at[1], *(Ix() if v is None else Ix.of(v) for v in positions))
+            if self.spread:
+                raise Decline("a plain result of a transposed convolution whose windows overlap or are cut")
         count = filters * math.prod(v.extent.value for v in self.phases)
         products = Dim.product(a.kernel for a in window.axes).as_int()
         if columns is None or count > lanes or products is None:
@@ -118,16 +121,20 @@ class _Convolution(Puller[ConvSpace]):
         return space
 
     def _apart(self, window: Window, positions: tuple[Var | None, ...]) -> tuple[Window, tuple[Var | None, ...]]:
-        """A transposed convolution as one of single elements, and its positions: result y is y // kernel, a phase."""
-        self.phases = tuple(Var(f"p{k}", axis.kernel) for k, axis in enumerate(window.axes))
+        """A transposed convolution as one with results for each phase, and its positions, see `ConvSpace.phases`."""
+        self.phases = tuple(Var(f"p{k}", Dim.of(axis.stride)) for k, axis in enumerate(window.axes))
+        taps = [axis.kernel.ceildiv(axis.stride) for axis in window.axes]
+        axes = tuple(Axis(a.size, a.size + t - 1, t, before=t.value - 1)
+                     for a, t in zip(window.axes, taps, strict=True))
+        if any(a.kernel != a.stride or a.out != a.size * a.stride for a in window.axes):
+            self.spread = window.axes
         found: list[Var | None] = []
-        for k, (axis, old, phase) in enumerate(zip(window.axes, positions, self.phases, strict=True)):
-            place = None if axis.size == 1 else Var(f"y{k}", axis.size)
+        for k, (axis, made, old, phase) in enumerate(zip(window.axes, axes, positions, self.phases, strict=True)):
+            place = None if made.out == 1 else Var(f"y{k}", made.out)
             found.append(place)
             if old is not None:
-                whole = Ix() if place is None else Ix.of(place) * axis.kernel
-                self.places[old] = whole + Ix.of(phase) if axis.kernel != 1 else whole
-        axes = tuple(Axis(a.size, a.size, Dim.of(1)) for a in window.axes)
+                whole = Ix() if place is None else Ix.of(place) * axis.stride
+                self.places[old] = (whole + Ix.of(phase) if axis.stride != 1 else whole) - axis.before
         shape = (*window.shape[:2], *(a.out for a in axes))
         return replace(window, shape=shape, kind="conv", axes=axes), tuple(found)
 
@@ -241,7 +248,7 @@ def _tensor(prim: Prim | None, what: str) -> int | None:
 def _flattened(space: ConvSpace) -> ConvSpace:
     """Two spatial dims as one where results read elements of their own place only and every address walks them as one,
     or where one of them has a single element."""
-    if len(space.axes) != 2 or not all(axis.plain for axis in space.axes):
+    if len(space.axes) != 2 or space.spread or not all(axis.plain for axis in space.axes):
         return space
     (rows, columns), values = space.axes, list(insts(space.value))
     (y, x), (outer, inner) = space.at, space.inside

@@ -38,8 +38,8 @@ class Window(Prim):
     """A sliding window over `source` [N, C, *sizes]; the result is [N, K, *outs].
 
     kind: conv, transposed, max, average (of the elements that exist) or padded_average (padding counts as zeros). conv
-    has `weights` [K, C/groups, *kernel] and may have `bias` [K]. transposed is ConvTranspose whose windows do not
-    overlap, result y from element y // kernel alone; its weights are [C, K, *kernel].
+    has `weights` [K, C/groups, *kernel] and may have `bias` [K]. transposed is ConvTranspose in one group:
+    element x counts in the results x*stride + k - before; its weights are [C, K, *kernel].
     """
 
     kind: str = "conv"
@@ -75,7 +75,10 @@ class ConvSpace:
     and excite), None for 1.
 
     `phases`, of a transposed convolution, one a spatial dim: the place of a result in its window. Each has blocks of
-    its own, numbered (phases.., block); `axes` and `at` are those of the source.
+    its own, numbered (phases.., block); `axes` and `at` are those of a convolution that makes all of them: place y and
+    phase p are result y*stride + p - before. `spread`: the transposed convolution's own axes, where its windows overlap
+    or are cut; then places outside of the result are left out, and a phase has taps k*stride + p below the kernel only,
+    in reverse order.
 
     `plain`: the loops of a result that is [N, K, rows, columns], for few filters: `lane` is then (filter, phases..),
     all in one block, and `value` and `address` are at these loops.
@@ -105,6 +108,7 @@ class ConvSpace:
     address: Ix
     factor: Inst | None = None
     phases: tuple[Var, ...] = ()
+    spread: tuple[Axis, ...] = ()
     plain: tuple[Var | None, ...] | None = None
     fast: bool = False
     schedule: Schedule = DEFAULT

@@ -11,6 +11,8 @@ from tilegraph.ops.lower.base import NodeContext, view
 from tilegraph.ops.prims import Const, Prim
 from tilegraph.spec.dims import Dim, Shape
 
+MAX_PLACES = 16  # of the source that count in one result of a transposed convolution, along a spatial dim
+
 
 def _conv(c: NodeContext) -> list[Prim]:
     source, weights = c.arg(0), c.arg(1)
@@ -29,7 +31,7 @@ def _conv(c: NodeContext) -> list[Prim]:
 
 
 def _conv_transpose(c: NodeContext) -> list[Prim]:
-    """Only windows that do not overlap: kernel = stride, nothing padded, cut or left out."""
+    """In one group, undilated, with pads that are given."""
     source, weights = c.arg(0), c.arg(1)
     _check_source(c, source)
     kernel = [d.as_int() for d in weights.shape[2:]]
@@ -39,14 +41,27 @@ def _conv_transpose(c: NodeContext) -> list[Prim]:
     rank = len(kernel)
     given = {"strides": [1] * rank, "dilations": [1] * rank, "pads": [0] * (2 * rank), "output_padding": [0] * rank}
     strides, dilations, pads, more = ([int(v) for v in c.attr(name) or default] for name, default in given.items())
-    if strides != kernel or set(dilations) != {1} or any(pads) or any(more) or c.attr("output_shape") \
-            or int(c.attr("group", 1)) != 1 or c.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise c.decline(f"ConvTranspose with kernel {kernel}, strides {strides}, pads {pads}: kernels take those whose "
-                        "windows neither overlap nor are cut, in one group")
+    groups, auto = int(c.attr("group", 1)), c.attr("auto_pad", "NOTSET")
+    if groups != 1 or set(dilations) != {1} or c.attr("output_shape") or auto not in ("NOTSET", "VALID"):
+        raise c.decline(f"ConvTranspose in {groups} groups, with dilations {dilations}, auto_pad {auto} or an "
+                        "output_shape: kernels take one group, no dilation, and pads that are given")
+    pads = pads if auto == "NOTSET" else [0] * (2 * rank)
+    if min(pads) < 0:
+        raise c.decline(f"negative pads {pads}")
     if weights.dtype != "float32":
         raise c.decline(f"weights {weights.dtype}")
     bias = c.arg(2) if len(c.node.inputs) > 2 and c.node.inputs[2] is not None else None
-    axes = tuple(Axis(d, d * k, Dim.of(k), k) for d, k in zip(source.shape[2:], strides, strict=True))
+    found = []
+    for n, (size, step, k) in enumerate(zip(source.shape[2:], strides, kernel, strict=True)):
+        reach, taps = int(k or 0) + more[n] - pads[rank + n], -(-int(k or 0) // step)
+        if int(k or 0) < step or reach > step * taps or taps > MAX_PLACES:
+            raise c.decline(f"ConvTranspose with kernel {k}, stride {step}, output_padding {more[n]}: results of no "
+                            f"element, or of more than {MAX_PLACES}")
+        out = (size - 1) * step + reach - pads[n]
+        if out.as_int() is not None and out.value < 1:
+            raise c.decline(f"a result of {out} elements")
+        found.append(Axis(size, out, Dim.of(int(k or 0)), step, 1, pads[n]))
+    axes = tuple(found)
     shape = (source.shape[0], weights.shape[1], *(a.out for a in axes))
     return [Window(shape, "float32", kind="transposed", source=source, weights=weights, bias=bias, axes=axes)]
 
