@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilegraph.cli.output import console, dims_of, progress, write_json, write_text
-from tilegraph.errors import InputError, UsageError
+from tilegraph.errors import InputError, NotEnoughMemory, UsageError
 from tilegraph.spec.digest import artifact_sha256
+
+if TYPE_CHECKING:
+    from tilegraph.verify import VerifyResult
+    from tilegraph.verify.bisect import Finding
 
 
 def default_output(model: Path, *, embed: bool = False) -> Path:
@@ -73,16 +77,33 @@ def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, s
            expect_sha256: str | None, junit: Path | None, json: str | None, quiet: bool, verbose: bool) -> int:
     dims = dims_of(dim)
     from tilegraph.cli.tables import show_finding, show_verification
+    from tilegraph.verify import VerifyResult
     from tilegraph.verify import verify as run_verify
 
     with progress(quiet=quiet) as step:
-        result = run_verify(original, optimized, inputs=inputs, samples=samples, seed=seed, rtol=rtol, atol=atol,
-                            threads=threads, dims=dims or None, expect_sha256=expect_sha256, progress=step)
+        try:
+            result = run_verify(original, optimized, inputs=inputs, samples=samples, seed=seed, rtol=rtol, atol=atol,
+                                threads=threads, dims=dims or None, expect_sha256=expect_sha256, progress=step)
+        except NotEnoughMemory as error:  # what is wrong is the machine: a CI server shows that nothing was proved
+            nothing = VerifyResult(str(original), str(optimized), seed=seed, inconclusive=str(error))
+            _write_verification(nothing, None, json, junit)
+            raise
         finding = None
         if bisect is not None and not result.inconclusive:
             from tilegraph.verify.bisect import bisect as run_bisect
 
             finding = run_bisect(result, bisect, threads=threads, rtol=rtol, atol=atol, progress=step)
+    _write_verification(result, finding, json, junit)
+    out = console(quiet=quiet, json_target=json)
+    show_verification(out, result, verbose=verbose)
+    if finding is not None:
+        show_finding(out, finding)
+    if result.inconclusive:
+        raise InputError(f"{optimized}: {result.inconclusive}")
+    return 0 if result.same else 1
+
+
+def _write_verification(result: VerifyResult, finding: Finding | None, json: str | None, junit: Path | None) -> None:
     found = result.to_json()
     if finding is not None:
         found["bisect"] = finding.to_json()
@@ -91,13 +112,6 @@ def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, s
         from tilegraph.verify.junit import junit_xml
 
         write_text(junit, junit_xml(result, finding))
-    out = console(quiet=quiet, json_target=json)
-    show_verification(out, result, verbose=verbose)
-    if finding is not None:
-        show_finding(out, finding)
-    if result.inconclusive:
-        raise InputError(f"{optimized}: {result.inconclusive}")
-    return 0 if result.same else 1
 
 
 def bench(models: list[Path], threads: int, runs: int, inputs: Path | None, dim: list[str], json: str | None,

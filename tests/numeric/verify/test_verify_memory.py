@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from verify_pairs import Pairs
 
+from tilegraph.cli import main
 from tilegraph.errors import NotEnoughMemory
 from tilegraph.verify import api, run, verify
 from tilegraph.verify.memory import live_bytes
@@ -50,3 +52,9 @@ def test_no_reference_at_all_is_an_error_that_says_what_to_do(scores: Path, monk
     with pytest.raises(NotEnoughMemory, match=r"original: ORT, optimizations off.*0\.1 GB.*--dim") as caught:
         verify(scores, scores, inputs={"x": X}, threads=1)
     assert caught.value.exit_code == 2
+    folder = scores.parent
+    np.savez(folder / "x.npz", x=X)
+    told = [f"--{kind}={folder / name}" for kind, name in (("inputs", "x.npz"), ("json", "v.json"), ("junit", "v.xml"))]
+    assert main(["verify", str(scores), str(scores), *told]) == 2
+    assert "that are free" in json.loads((folder / "v.json").read_text())["inconclusive"]
+    assert 'errors="1"' in (folder / "v.xml").read_text()
