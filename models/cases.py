@@ -159,6 +159,7 @@ def _built_cases() -> list[Case]:
         _built("llama_window_4096", "llama_window", runs=10),
         _built("mistral_4096", "mistral", runs=10),
         _built("longformer_4096", "longformer", runs=10),
+        _built("longformer_chunks_4096", "longformer_chunks", runs=6),
         _built("bigbird_layer_4096", "bigbird", runs=10),
         *_bfloat16_cases(),
     ]

@@ -20,6 +20,7 @@ from models.builders.llama import llama
 from models.builders.local import bigbird, longformer
 from models.builders.mobilenet import mobilenet
 from models.builders.resnet import resnet
+from models.builders.skewed import longformer_chunks
 from models.builders.vgg import vgg
 from models.builders.window import window
 from models.builders.yolo import yolo
@@ -63,6 +64,8 @@ _ALL = [
             {**_TINY, "ffn": 96, "window": 5, "kv_heads": 2}, _TOKENS, _RUN),
     Builder("longformer", longformer, {}, {"hidden": 64, "heads": 4, "seq": 32, "ffn": 96, "reach": 4,
                                            "global_tokens": 2}, {"batch": "batch"}, {"batch": 2}),
+    Builder("longformer_chunks", longformer_chunks, {}, {"hidden": 64, "heads": 4, "seq": 32, "ffn": 96, "reach": 4},
+            {"batch": "batch"}, {"batch": 2}),
     Builder("bigbird", bigbird, {}, {"hidden": 64, "heads": 4, "seq": 40, "ffn": 96, "block": 4, "random_blocks": 2},
             {"batch": "batch"}, {"batch": 2}),
     Builder("gpt2_prefill", gpt2, {"seq": 512}, {**_TINY, "vocab": 100, "context": 48}, _TOKENS, _RUN),

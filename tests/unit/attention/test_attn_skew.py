@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -31,8 +32,8 @@ from tilegraph.rewrites.attention.respell.skew.traced import (
 from tilegraph.rewrites.normalise import NORMALISE, Shapes
 
 
-def small(**sizes: int) -> onnx.ModelProto:
-    chosen = {"batch": 2, "seq": 32, "hidden": 32, "heads": 4, "ffn": 48, "reach": 4, **sizes}
+def small(**sizes: Any) -> onnx.ModelProto:
+    chosen: dict[str, Any] = {"batch": 2, "seq": 32, "hidden": 32, "heads": 4, "ffn": 48, "reach": 4, **sizes}
     return longformer_chunks(**chosen)
 
 
@@ -48,8 +49,9 @@ def why(model: onnx.ModelProto) -> str:
     return ""
 
 
-@pytest.mark.parametrize("sizes", [{}, {"batch": 1}, {"batch": 1, "heads": 1, "seq": 16}, {"reach": 1, "seq": 6}])
-def test_taken(sizes: dict[str, int]) -> None:
+@pytest.mark.parametrize("sizes", [{}, {"batch": 1}, {"batch": 1, "heads": 1, "seq": 16}, {"reach": 1, "seq": 6},
+                                   {"batch": "batch"}])
+def test_taken(sizes: dict[str, Any]) -> None:
     graph, decisions = fused(small(**sizes))
     assert [d.taken for d in decisions] == [True], [d.reason for d in decisions]
     ops = [n.op_type.partition("_")[0] for n in graph.graph]
