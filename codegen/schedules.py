@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tilegraph.codegen.attention.bounds import can_skip
 from tilegraph.codegen.attention.products import Tile as Block
+from tilegraph.codegen.conv.tiles import MAX_VECTORS, vectors_for
 from tilegraph.codegen.gemm.kernel import Tile, block_rows
 from tilegraph.codegen.isa import Isa
 from tilegraph.ops.attention import AttentionSpace, plan_attention
@@ -27,9 +28,9 @@ def candidates(kind: str, lowered: Lowered, isa: Isa) -> list[Schedule]:
         case "Gemm":
             return _gemm(plan_gemm(lowered), isa)
         case "Conv":
-            return _conv(plan_conv(lowered))
+            return _conv(plan_conv(lowered), isa)
         case "ConvFast":
-            return _conv(plan_fast(lowered))
+            return _conv(plan_fast(lowered), isa)
         case "Attention":
             return _attention(plan_attention(lowered), isa)
     return []
@@ -49,8 +50,15 @@ def _gemm(space: GemmSpace, isa: Isa) -> list[Schedule]:
     return found + [Schedule(rows=r) for r in fits if r != usual]
 
 
-def _conv(space: ConvSpace) -> list[Schedule]:
-    return [Schedule(algorithm=other) for other in algorithms(space)[1:]]
+def _conv(space: ConvSpace, isa: Isa) -> list[Schedule]:
+    """Other algorithms, and one vector of filters in a tile more or less."""
+    usual, *others = algorithms(space)
+    found = [Schedule(algorithm=other) for other in others]
+    if usual not in ("direct", "winograd", "winograd4") or space.groups > 1 or space.plain is not None:
+        return found
+    line = space.axes[-1].out.as_int() if usual == "direct" else None
+    vectors = vectors_for(line, space.blocks, isa.vector_bits)
+    return found + [Schedule(vectors=v) for v in (vectors - 1, vectors + 1) if 1 <= v <= min(space.blocks, MAX_VECTORS)]
 
 
 def _attention(space: AttentionSpace, isa: Isa) -> list[Schedule]:

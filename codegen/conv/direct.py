@@ -43,7 +43,7 @@ class Direct(Sliding):
         self.weights = e.input(space.weights_slot, "float")
         group = space.blocks // space.groups if space.groups > 1 else space.blocks
         length = self.line.out.as_int()
-        self.vectors = vectors_for(length, group, vector_bits)
+        self.vectors = space.schedule.vectors or vectors_for(length, group, vector_bits)
         if space.spread:
             group //= math.prod(v.extent.value for v in space.phases)  # those of a panel are of one phase
         if space.groups > 1 or space.spread:

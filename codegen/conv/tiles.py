@@ -11,7 +11,7 @@ from tilegraph.ops.conv import Axis
 MAX_TAPS = 16  # of a line, for each of which there is code
 _REGISTERS = {256: 16, 512: 32}
 _LATENCY = 8  # accumulators that keep two pipes of four steps busy
-_MAX_VECTORS = 6
+MAX_VECTORS = 6
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def widest(vectors: int, vector_bits: int) -> int:
 def vectors_for(out: int | None, blocks: int, vector_bits: int) -> int:
     """Blocks of channels a tile: the least time for a line of `out` results (None: unknown) of `blocks` blocks."""
     best, least = 1, float("inf")
-    for vectors in range(1, min(_MAX_VECTORS, blocks) + 1):
+    for vectors in range(1, min(MAX_VECTORS, blocks) + 1):
         width = widest(vectors, vector_bits)
         whole, rest = divmod(blocks, vectors)
         time = whole * _line_time(out, width, vectors) + (_line_time(out, width, rest) if rest else 0)

@@ -44,7 +44,7 @@ class _Winograd(Results):
         rows, columns = (axis.out.ceildiv(self.m) for axis in space.axes)
         self.columns, self.tiles = columns, rows * columns
         total = self.tiles.as_int()
-        self.vectors = vectors_for(None, space.blocks, vector_bits)
+        self.vectors = space.schedule.vectors or vectors_for(None, space.blocks, vector_bits)
         self.width = widest(self.vectors, vector_bits)
         if total is not None:
             self.width = min(range(min(self.width, total), max(self.width * 3 // 4, 1) - 1, -1),

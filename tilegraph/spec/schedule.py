@@ -10,8 +10,9 @@ from typing import Any
 class Schedule:
     """None: the generator decides.
 
-    `vectors`: of a panel of a matrix product. `rows`: of a block of a matrix product, or queries of a block of
-    attention. `columns`: keys of a block of attention. `algorithm`: of a convolution, see `ops.conv.algorithm`.
+    `vectors`: of a panel of a matrix product, or of filters in a tile of a convolution. `rows`: of a block of a matrix
+    product, or queries of a block of attention. `columns`: keys of a block of attention. `algorithm`: of a
+    convolution, see `ops.conv.algorithm`.
     """
 
     vectors: int | None = None

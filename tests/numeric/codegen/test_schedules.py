@@ -35,9 +35,9 @@ def product() -> onnx.ModelProto:
 
 
 def convolution(size: int) -> onnx.ModelProto:
-    """From and to 32 channels: a `size` below 8 makes too few tiles for Winograd's algorithm."""
+    """From 32 to 48 channels, three vectors: a `size` below 8 makes too few tiles for Winograd's algorithm."""
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[1, 1, 1, 1])
-    return model([node], [2, 32, size, size], w=normal(32, 32, 3, 3) * np.float32(0.06), b=normal(32))
+    return model([node], [2, 32, size, size], w=normal(48, 32, 3, 3) * np.float32(0.06), b=normal(48))
 
 
 CAUSAL = Attention("causal", 200, "causal")
@@ -47,8 +47,8 @@ BLOCKS = {"rows=32, columns=64", "rows=32, columns=128", "rows=64, columns=128",
 
 @pytest.mark.parametrize(("made", "feeds", "kind", "expected"), [
     (product(), {"x": normal(270, 400)}, "Gemm", GEMM),
-    (convolution(12), {"x": normal(2, 32, 12, 12)}, "Conv", {"algorithm=direct"}),
-    (convolution(5), {"x": normal(2, 32, 5, 5)}, "Conv", {"algorithm=winograd"}),
+    (convolution(12), {"x": normal(2, 32, 12, 12)}, "Conv", {"algorithm=direct", "vectors=2"}),
+    (convolution(5), {"x": normal(2, 32, 5, 5)}, "Conv", {"algorithm=winograd", "vectors=2"}),
     (CAUSAL.model(), CAUSAL.inputs(), "Attention", BLOCKS),
 ], ids=["product", "convolution", "small convolution", "attention"])
 @pytest.mark.skipif(host().vector_bits < 512, reason="the sizes are those of AVX-512")
