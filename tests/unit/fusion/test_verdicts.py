@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import onnx_ir as ir
 import pytest
 from parse import model
 
+from tilegraph.ops.attention import lower_attention, plan_attention
+from tilegraph.ops.gemm import lower_gemm, plan_gemm
 from tilegraph.ops.prims import Decline
 from tilegraph.ops.region import plan
 from tilegraph.rewrites.fusion import verdicts
@@ -53,6 +58,32 @@ def test_other_structures_are_lowered_too(monkeypatch: pytest.MonkeyPatch, other
     asked.ask(nodes[:2], [y])
     asked.ask(nodes[2:], [z])
     assert calls == [2, 2]
+
+
+@pytest.mark.parametrize(("planner", "lower", "text"), [
+    (plan_gemm, lower_gemm, """(float[B, 8] x, float[8, 16] u, float[8, 16] w) => (float[B, 16] y, float[B, 16] z) {
+        a = MatMul(x, u) y = Relu(a) b = MatMul(x, w) z = Relu(b) }"""),
+    (plan_attention, lower_attention, """(float[2, 8, 4] x, float[2, 4, 8] u, float[2, 8, 4] v, float[2, 4, 8] w)
+        => (float[2, 8, 4] y, float[2, 8, 4] z) {
+        a = MatMul(x, u) s = Softmax<axis=-1>(a) y = MatMul(s, v)
+        b = MatMul(x, w) t = Softmax<axis=-1>(b) z = MatMul(t, v) }"""),
+], ids=["products", "attentions"])
+def test_other_lowerings(planner: Callable[[Any], Any], lower: Callable[..., Any], text: str) -> None:
+    """Lowered once; each is told about its own values."""
+    made = model(text)
+    nodes, (y, z) = list(made.graph), made.graph.outputs
+    half, calls = len(nodes) // 2, []
+
+    def counting(*rest: Any) -> Any:
+        calls.append(1)
+        return lower(*rest)
+
+    asked = Verdicts({"": 20}, planner, counting)
+    first, space = asked.ask(nodes[:half], [y])
+    second, again = asked.ask(nodes[half:], [z])
+    assert (len(calls), again is space) == (1, True)
+    read = [{v.name for _, v in found.inputs} for found in (first, second)]
+    assert ("u" in read[0], "w" in read[0], "u" in read[1], "w" in read[1]) == (True, False, False, True)
 
 
 def test_outputs_are_part_of_the_structure(monkeypatch: pytest.MonkeyPatch) -> None:
