@@ -29,16 +29,17 @@ _MASK_COST = 32  # vector instructions for each vector of scores that computing 
 
 
 class Extender:
-    """Grows the core of one attention in `view`."""
+    """Grows the core of one attention in `view`. `outside`: masks are made in front of it wherever they can be."""
 
     def __init__(self, core: Core, view: GraphView, verdicts: Verdicts[AttentionSpace], free: Callable[[ir.Node], bool],
-                 pinned: Set[ir.Value], convex: Callable[[list[ir.Node]], bool]) -> None:
+                 pinned: Set[ir.Value], convex: Callable[[list[ir.Node]], bool], outside: bool = False) -> None:
         self.core = core
         self.view = view
         self.verdicts = verdicts
         self.free = free
         self.pinned = pinned
         self.convex = convex
+        self.outside = outside
 
     def run(self) -> Candidate:
         """The largest attention around the core; `Decline` with the reason if the core is none."""
@@ -85,20 +86,12 @@ class Extender:
 
     # -- upwards ----------------------------------------------------------------------------------------------
     def _absorb(self, best: Candidate | None, reason: Decline | None) -> Candidate:
-        """Views and scales of the operands one by one, then the masks."""
+        """Views and scales of the operands one by one, then the masks; the former again where only a mask, such as
+        factors of 0 and 1 after the softmax, made it an attention."""
         nodes: set[ir.Node] = set(self.core.nodes | self.core.guard if best is None else best.nodes)
-        for value in self._operands():
-            chain = list(self._chain(value))
-            for count in range(len(chain), 0, -1):
-                wider = nodes | set(chain[:count])
-                try:
-                    best = self.examine(wider, self.core.second)
-                except Decline as why:
-                    reason = reason or why
-                    continue
-                nodes = wider
-                break
-        for value in self._modifiers():
+        best, reason = self._views(nodes, best, reason)
+        before = best
+        for value in () if self.outside and best is not None else self._modifiers():
             mask = self._mask(value)
             if not mask or mask <= nodes:
                 continue
@@ -110,9 +103,28 @@ class Extender:
                 reason = reason or why
                 continue
             best, nodes = wider_one, nodes | mask
+        if before is None and best is not None:
+            best, reason = self._views(nodes, best, reason)
         if best is None:
             raise reason or Decline("it is no attention")
         return best
+
+    def _views(self, nodes: set[ir.Node], best: Candidate | None,
+               reason: Decline | None) -> tuple[Candidate | None, Decline | None]:
+        """Adds what makes the operands to `nodes`, as far as there is one kernel then."""
+        for value in self._operands():
+            chain = list(self._chain(value))
+            for count in range(len(chain), 0, -1):
+                if nodes.issuperset(chain[:count]):
+                    break
+                try:
+                    best = self.examine(nodes | set(chain[:count]), self.core.second)
+                except Decline as why:
+                    reason = reason or why
+                    continue
+                nodes |= set(chain[:count])
+                break
+        return best, reason
 
     def _operands(self) -> list[ir.Value]:
         """Queries, keys and values."""

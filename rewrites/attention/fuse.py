@@ -23,14 +23,14 @@ from tilegraph.ops.attention import lower_attention, plan_attention
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.attention.candidate import Candidate
-from tilegraph.rewrites.attention.density import decided_by, density, measured
+from tilegraph.rewrites.attention.density import Density, decided_by, density, measured
 from tilegraph.rewrites.attention.extend import Extender
 from tilegraph.rewrites.attention.extents import expand, read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
 from tilegraph.rewrites.attention.missed import PROJECTION, is_projection, missed
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, introduce_switches, put_back
-from tilegraph.rewrites.attention.price import kind_of_mask, price
+from tilegraph.rewrites.attention.price import AttentionCost, kind_of_mask, price
 from tilegraph.rewrites.attention.respell import respell_winners
 from tilegraph.rewrites.attention.upstream import Runs
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
@@ -95,10 +95,10 @@ class AttentionFusion(CompositePass):
         tried = list(cores(view, lambda n: True))
         for core in tried:
             try:
-                candidate = self._candidate(core, taken, partial(Extender, view=view, verdicts=verdicts, pinned=pinned,
-                                                                 convex=reach.is_convex))
-                share = density(candidate.lowered, candidate.space, runs)
-                cost = price(candidate, share, self.cost_model)
+                extender = partial(Extender, view=view, verdicts=verdicts, pinned=pinned, convex=reach.is_convex)
+                candidate, share, cost = self._priced(core, taken, extender, runs)
+                if self.offload == "auto" and not cost.wins:
+                    candidate, share, cost = self._priced(core, taken, partial(extender, outside=True), runs)
                 if self.offload == "auto" and not cost.wins:
                     raise Decline(f"ONNX Runtime keeps it: {cost}")
             except Decline as reason:
@@ -121,6 +121,12 @@ class AttentionFusion(CompositePass):
         for one in missed(view, nodes):
             context.diagnostics.refused(STAGE, one.product.name or "", one.reason, op=one.product.op_type, kind="",
                                         density=None)
+
+    def _priced(self, core: Core, taken: set[ir.Node], extender: Callable[..., Extender],
+                runs: Runs) -> tuple[Candidate, Density | None, AttentionCost]:
+        candidate = self._candidate(core, taken, extender)
+        share = density(candidate.lowered, candidate.space, runs)
+        return candidate, share, price(candidate, share, self.cost_model)
 
     def _candidate(self, core: Core, taken: set[ir.Node], extender: Callable[..., Extender]) -> Candidate:
         """The attention with the first of the products behind its softmax that makes one; else the nearest's reason."""

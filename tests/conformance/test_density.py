@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.density import CLOSE, row
+from tilegraph.compiler import optimize
 from tilegraph.errors import InputError
 from tilegraph.explain import explain
 
@@ -41,3 +42,10 @@ def test_explain_measures_on_given_inputs(corpus: Path, tmp_path: Path) -> None:
         explain(path, inputs={})
     with pytest.raises(InputError, match=r"give the \.onnx file"):
         explain(tmp_path, inputs=path.with_suffix(".npz"))
+
+
+def test_masks_stay_outside_where_computing_them_inside_would_not_win(corpus: Path) -> None:
+    path = corpus / "custom_strided_mod_where-dy18-dyn.onnx"
+    for offload, kind in (("all", "positions"), ("auto", "mask")):
+        made = optimize(path, offload=offload, dry_run=True)
+        assert [(a["taken"], a["kind"]) for a in made.summary.attentions] == [(True, kind)]
