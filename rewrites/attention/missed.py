@@ -17,6 +17,7 @@ from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.rewrites.attention.find import is_product
 from tilegraph.rewrites.attention.respell.edit import whole
+from tilegraph.rewrites.attention.respell.skew import Untraceable, read
 from tilegraph.spec.dims import Dim
 
 _WAY = 1000  # nodes
@@ -112,6 +113,15 @@ def _keeps_weights(node: ir.Node, source: ir.Node) -> bool:
     return kind_of(node) == "pointwise" and any(g is not None and made <= g for g in given)
 
 
+def _unproven(second: ir.Node) -> str:
+    """Why element numbers do not make it attention either, where moves alone lie in the way."""
+    try:
+        read(second)
+    except Untraceable as reason:
+        return f"; followed element by element: {reason}"
+    return ""
+
+
 def _elements(value: ir.Value) -> int | None:
     shape = whole(value)
     return None if shape is None else estimate(Dim.product(shape))
@@ -123,7 +133,8 @@ def _reason(before: list[ir.Node], after: list[ir.Node]) -> str:
         return PROJECTION.format(first.op_type, first.name)
     for node in (*before, *after):
         if kind_of(node) is None and not is_product(node):
-            return f"{node.op_type} {node.name} between the products is nothing that attention kernels compute"
+            return f"{node.op_type} {node.name} between the products is nothing that attention kernels compute" \
+                + _unproven(second)
     for node in (*before[:-1], *after[:-1]):
         if node.op_type in ("Concat", "Slice", "Split", "Pad", "Gather"):
             return f"{node.op_type} {node.name} takes scores or weights of {first.name} and {second.name} apart"

@@ -148,7 +148,9 @@ def test_stays(name: str) -> None:
     assert reason in why(model)
     if name == "a piece of other rows":
         _, decisions = fused(model)
-        assert not any(d.taken for d in decisions)
+        assert [d.taken for d in decisions] == [False]
+        assert "followed element by element" in decisions[0].reason
+        assert reason in decisions[0].reason
 
 
 def elements(x: Traced) -> Array:
