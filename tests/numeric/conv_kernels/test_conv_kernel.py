@@ -259,15 +259,16 @@ def test_transposed(n: int, c: int, k: int, size: tuple[int, ...], stride: tuple
     close(run(text, feeds, blocked=("x", "r"), fences=True), reference(text, feeds))
 
 
-@pytest.mark.parametrize(("n", "c", "k", "size", "window", "attributes"), [
-    (2, 20, 24, (5, 7), (4, 4), "strides=[2,2], pads=[1,1,1,1]"),
-    (1, 33, 40, (6, 18), (3, 3), "strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]"),
-    (1, 16, 16, (4, 5), (3, 3), "strides=[2,2]"), (2, 17, 16, (3, 1), (5, 7), "strides=[2,3], pads=[0,2,3,1]"),
-    (1, 40, 17, (4, 30), (3, 3), "pads=[1,0,1,2]"), (1, 16, 20, (5, 5), (2, 2), "strides=[2,2], pads=[1,0,0,1]"),
-    (1, 24, 18, (9,), (8,), "strides=[3], pads=[2,2], output_padding=[1]"),
-    (1, 300, 16, (3, 4), (6, 6), "strides=[2,2]"),
+@pytest.mark.parametrize(("n", "c", "k", "size", "window", "attributes", "symbolic"), [
+    (2, 20, 24, (5, 7), (4, 4), "strides=[2,2], pads=[1,1,1,1]", False),
+    (1, 33, 40, (6, 18), (3, 3), "strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]", False),
+    (1, 16, 16, (4, 5), (3, 3), "strides=[2,2]", True), (1, 16, 16, (4, 5), (3, 3), "strides=[2,2]", False),
+    (2, 17, 16, (3, 1), (5, 7), "strides=[2,3], pads=[0,2,3,1]", False),
+    (1, 40, 17, (4, 30), (3, 3), "pads=[1,0,1,2]", False),
+    (1, 16, 20, (5, 5), (2, 2), "strides=[2,2], pads=[1,0,0,1]", True),
+    (1, 24, 18, (9,), (8,), "strides=[3], pads=[2,2], output_padding=[1]", True),
+    (1, 300, 16, (3, 4), (6, 6), "strides=[2,2]", False),
 ])
-@pytest.mark.parametrize("symbolic", [False, True])
 def test_transposed_windows_that_overlap(n: int, c: int, k: int, size: tuple[int, ...], window: tuple[int, ...],
                                          attributes: str, symbolic: bool) -> None:
     feeds = {"x": normal(n, c, *size), "w": normal(c, k, *window, seed=1, scale=c ** -0.5), "b": normal(k, seed=2)}
