@@ -14,12 +14,12 @@ from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.gemm.converted import ConvertedRows
 from tilegraph.codegen.gemm.dots import Dots
 from tilegraph.codegen.gemm.kernel import Ahead, Tile
+from tilegraph.codegen.gemm.words import weight_layouts
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
 from tilegraph.ops.gemm import GemmSpace
 from tilegraph.ops.gemm.space import Blocks
 from tilegraph.spec.dims import Dim
-from tilegraph.spec.filters import Filters
 
 _NIBBLES = 0x0F0F0F0F
 _MAGNITUDE = 0x7FFFFFFF
@@ -63,10 +63,7 @@ class _Blocks(ConvertedRows):
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
         panel, n, how = self.tile.panel, self.space.n, self.how
-        filters = [(self.space.right_slot, Filters(f"bits{how.bits}", panel, n)),
-                   (how.scales_slot, Filters("rows", panel, n))]
-        if how.zeros_slot is not None:
-            filters.append((how.zeros_slot, Filters("zeros4" if how.bits == 4 else "rows", panel, n)))
+        filters = weight_layouts(self.space.right_slot, how, panel, n)
         return self.e.finish(name, [*memory, self.left, self.bytes, self.floats], extent=extent, align=1,
                              scratch=self.scratch, grain=grain, filters=tuple(sorted(filters, key=lambda f: f[0])),
                              features=self.dots.features)

@@ -247,7 +247,7 @@ class ProductKernel:
         for c in range(depth % steps):
             self._step(chains[c % len(chains)], starts, base, e.i64(depth - depth % steps + c))
         for place in places:
-            value = _added(e, [e.read(sums, self.summed, place, lanes) for sums in chains])
+            value = added(e, [e.read(sums, self.summed, place, lanes) for sums in chains])
             into = e.i64(place) if at is None else t.Add(at, e.i64(place))
             if add:
                 value = e.math.add(value, e.read(made, self.summed, into, lanes))
@@ -365,7 +365,7 @@ class _Plain(ProductKernel):
             self._chunks(self.sums, starts, right, depth, ahead, at)
 
 
-def _added(e: Emitter, values: list[V]) -> V:
+def added(e: Emitter, values: list[V]) -> V:
     """Their sum, in pairs."""
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)

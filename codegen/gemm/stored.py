@@ -8,6 +8,7 @@ what is read from memory is the constants as they are stored.
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import STORAGE
@@ -20,7 +21,7 @@ from tilegraph.ops.gemm.matrix import Matrix, Table
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 
-_FEW = 16  # rows below which a panel is not worth computing beforehand
+FEW = 16  # rows below which a panel is not worth computing beforehand
 _NEAR = 1024  # bytes: how far ahead few rows ask for the constants
 
 
@@ -30,40 +31,42 @@ def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
     return _Stored(space, space.matrix, vector_bits).run(name)
 
 
-class _Stored(ProductKernel):
-    """`whole`: whether the panel that is multiplied with lies computed in the scratch."""
+class ComputedPanels(ProductKernel):
+    """`whole`: whether the panel that is multiplied with lies computed in the scratch; `panel`: its number."""
 
-    def __init__(self, space: GemmSpace, matrix: Matrix, vector_bits: int) -> None:
+    def __init__(self, space: GemmSpace, vector_bits: int) -> None:
         super().__init__(space, vector_bits)
-        self.matrix = matrix
         self.whole = False
         self.panel: t.Expr = None
 
-    # -- what the kernel of a plain matrix does otherwise ---------------------------------------------------------
+    @abstractmethod
+    def compute(self) -> None:
+        """Computes the panel, in the scratch."""
+
+    @abstractmethod
+    def layouts(self) -> list[tuple[int, Filters]]:
+        """How each of the constants is packed, by input."""
+
     def open(self) -> None:
         self.right = self.e.flat("panel", "float32")
-        for table in self.matrix.tables:
-            self._buffer(table)
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
-        filters = {(table.load.slot, Filters(_layout(table), self.tile.panel, self.space.n))
-                   for table in self.matrix.tables}
         static = self.space.m.as_int()
-        if static is None or static >= _FEW:
+        if static is None or static >= FEW:
             memory, scratch = [*memory, self.right], scratch + self.space.depth * self.tile.panel * 4
         return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain,
-                             filters=tuple(sorted(filters, key=lambda f: f[0])))
+                             filters=tuple(sorted(self.layouts(), key=lambda f: f[0])))
 
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
         static = self.space.m.as_int()
         self.panel, self.vectors = p, -(-columns // self.tile.lanes)
-        few = t.LT(rows, self.e.i64(_FEW))
-        if static is None or static >= _FEW:
+        few = t.LT(rows, self.e.i64(FEW))
+        if static is None or static >= FEW:
             with self._only(None if static is not None else t.Not(few)):
                 self.whole = True
-                self._compute()
+                self.compute()
                 super()._unit(p, first, rows, columns)
-        if static is None or static < _FEW:
+        if static is None or static < FEW:
             with self._only(None if static is not None else few):
                 self.whole = False
                 super()._unit(p, first, rows, columns)
@@ -80,6 +83,21 @@ class _Stored(ProductKernel):
     def _share(self, group: t.Expr) -> Ahead | None:
         return None
 
+
+class _Stored(ComputedPanels):
+    def __init__(self, space: GemmSpace, matrix: Matrix, vector_bits: int) -> None:
+        super().__init__(space, vector_bits)
+        self.matrix = matrix
+
+    def open(self) -> None:
+        super().open()
+        for table in self.matrix.tables:
+            self._buffer(table)
+
+    def layouts(self) -> list[tuple[int, Filters]]:
+        return list({(table.load.slot, Filters(_layout(table), self.tile.panel, self.space.n))
+                     for table in self.matrix.tables})
+
     def columns(self, at: t.Expr) -> list[V]:
         if self.whole:
             return super().columns(at)
@@ -95,8 +113,7 @@ class _Stored(ProductKernel):
         return self._vectors()
 
     # -- the matrix -----------------------------------------------------------------------------------------------
-    def _compute(self) -> None:
-        """The panel, in the scratch."""
+    def compute(self) -> None:
         e, lanes = self.e, self.tile.lanes
         with contextlib.ExitStack() as loops:
             row = e.i64(0)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tilegraph.ops.dtypes import NARROW
 from tilegraph.ops.gemm.space import Blocks, Integers
 from tilegraph.ops.index import Ix
 from tilegraph.ops.lower.base import NodeContext, point, quotient, scalar, view
 from tilegraph.ops.lower.views import reshape, transpose
-from tilegraph.ops.prims import Decline, Dot, Input, Point, Position, Prim, View
+from tilegraph.ops.prims import Decline, Input, Point, Prim, View
 from tilegraph.ops.space import Inst, Literal, Load
 from tilegraph.spec.dims import Dim, Shape
 
@@ -52,6 +51,7 @@ class BlockDot(Prim):
 
     left: [.., K] float32, of which each block of a row is rounded to int8 with the scale max|x| / 127. right: uint8
     [N, blocks, block bits / 8], scales [N, blocks], zeros [N, bytes of a column's zero points]; None: 2^(bits - 1).
+    Unless `rounded`, it is the product of float32 rows with the matrix (right - zeros) * scales.
     """
 
     left: Prim = None  # type: ignore[assignment]
@@ -60,13 +60,14 @@ class BlockDot(Prim):
     zeros: Prim | None = None
     bits: int = 4
     block: int = 32
+    rounded: bool = True
 
     @property
     def args(self) -> tuple[Prim, ...]:
         return tuple(p for p in (self.left, self.right, self.scales, self.zeros) if p is not None)
 
     def text(self) -> str:
-        return f"block dot {self.bits} {self.block} {self.zeros is not None}"
+        return f"block dot {self.bits} {self.block} {self.zeros is not None} {self.rounded}"
 
 
 def lower_matmul_integer(c: NodeContext) -> list[Prim]:
@@ -190,11 +191,8 @@ def lower_matmul_nbits(c: NodeContext) -> list[Prim]:
             raise c.decline(f"zero points of {zeros.dtype}")
         zeros = _shaped(c, zeros, (width, -(-blocks * bits // 8)), "zero points")
     shape = (*left.shape[:-1], Dim.of(width))
-    if int(c.attr("accuracy_level", 0)) == _INT8_LEVEL:
-        made: Prim = BlockDot(shape, "float32", left=left, right=right, scales=scales, zeros=zeros, bits=bits,
-                              block=block)
-    else:
-        made = Dot(shape, "float32", left=left, right=_matrix(right, scales, zeros, bits, block, depth))
+    made = BlockDot(shape, "float32", left=left, right=right, scales=scales, zeros=zeros, bits=bits, block=block,
+                    rounded=int(c.attr("accuracy_level", 0)) == _INT8_LEVEL)
     bias = _present(c, 5)
     return [made if bias is None else point("Add", [made, bias], "float32")]
 
@@ -212,46 +210,6 @@ def _shaped(c: NodeContext, prim: Prim, extents: tuple[int, ...], what: str) -> 
 
 def _shown(shape: Shape) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
-
-
-# -- the same in float32 ----------------------------------------------------------------------------------------------
-
-
-def _matrix(right: Prim, scales: Prim, zeros: Prim | None, bits: int, block: int, depth: int) -> Prim:
-    """[K, N] = (right - zeros) * scales, as ONNX Runtime dequantizes it."""
-    width = right.shape[0]
-    shape = (Dim.of(depth), width)
-    stored = _bits(reshape(right, (width, Dim.of(right.shape[1].as_int() or 0) * right.shape[2])), shape, bits, 1)
-    by_block = view(scales, shape, lambda ix: (ix[1], ix[0].floordiv(block)), f"by block[{block},{depth}]")
-    if zeros is None:
-        zero: Prim = scalar(1 << (bits - 1), "int32")
-    else:
-        zero = _bits(zeros, shape, bits, block)
-    return point("Mul", [_to_float(_sub(stored, zero)), by_block], "float32")
-
-
-def _bits(source: Prim, shape: Shape, bits: int, run: int) -> Prim:
-    """int32 [K, N]: number k // run of the integers of `bits` bits in row n of `source`, uint8 [N, bytes]."""
-    each = 8 // bits
-
-    def pull(ix: tuple[Ix, ...]) -> tuple[Ix, ...]:
-        return ix[1], ix[0].floordiv(run * each)
-
-    raw = view(source, shape, pull, f"bytes[{run * each},{shape[0]}]")
-    if each == 1:
-        return Point(shape, "int32", key="byte", operands=(raw,), fn=lambda m, a: m.cast(a[0], "int32"))
-
-    def fn(m: Any, a: Any) -> Any:
-        odd = m.band(m.cast(a[1], "int32"), m.const(run, "int32"))
-        upper = m.ne(odd, m.const(0, "int32"))
-        value = m.share(m.cast(a[0], "int32"))
-        return m.select(upper, m.shr(value, m.const(4, "int32")), m.band(value, m.const(15, "int32")))
-
-    return Point(shape, "int32", key=f"nibble[{run}]", operands=(raw, Position(shape, "int64", 0)), fn=fn, cost=4)
-
-
-def _sub(a: Prim, b: Prim) -> Prim:
-    return point("Sub", [a, b], "int32")
 
 
 def _to_float(a: Prim) -> Prim:
@@ -290,4 +248,5 @@ def plan_blocks(dot: BlockDot) -> tuple[Blocks, int]:
     if len(set(slots)) < len(slots):
         raise Decline("weights and scales are the same tensor")
     count = dot.scales.shape[1].as_int() or 0
-    return Blocks(dot.bits, dot.block, count, slots[1], slots[2] if dot.zeros is not None else None), slots[0]
+    zeros = slots[2] if dot.zeros is not None else None
+    return Blocks(dot.bits, dot.block, count, slots[1], zeros, dot.rounded), slots[0]

@@ -32,7 +32,8 @@ class Integers:
 @dataclass(frozen=True)
 class Blocks:
     """The matrix, [n, k], is `count` blocks of `block` integers of `bits` bits in each column, with a float32 scale
-    each in `scales_slot` and a zero point each in `zeros_slot` (None: 2^(bits - 1)). Rows are rounded to int8 by block.
+    each in `scales_slot` and a zero point each in `zeros_slot` (None: 2^(bits - 1)). `rounded`: rows are rounded to
+    int8 by block, and integers are multiplied; else the matrix is (integer - zero point) * scale in float32.
     """
 
     bits: int
@@ -40,6 +41,7 @@ class Blocks:
     count: int
     scales_slot: int
     zeros_slot: int | None
+    rounded: bool = True
 
 
 @dataclass(frozen=True)
