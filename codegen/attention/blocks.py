@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.bounds import Block, Bounds, Interval, can_skip, conditions
-from tilegraph.codegen.attention.ends import LOW, Ends
+from tilegraph.codegen.attention.bounds import LOW, Block, Bounds, Interval, can_skip, conditions
+from tilegraph.codegen.attention.ends import Ends
 from tilegraph.codegen.attention.flat import flat_block
 from tilegraph.codegen.attention.operands import Operands, keys_of
 from tilegraph.codegen.attention.products import scores, times_values
@@ -27,16 +28,19 @@ class Blocks:
         self.skips = can_skip(ends.space)
 
     def run(self, blocks: Dim) -> None:
-        """Blocks of queries, one after the other; keys are packed for each batch and head."""
+        """Blocks of queries, one after the other; keys are packed once for heads that share them."""
         e, space = self.e, self.space
         count = e.share(e.dim(blocks))
         first = e.share(t.Div(e.begin, count))
         last = t.Div(t.Sub(e.end, e.i64(1)), count)
+        self.operands.declare()
         with e.loop("o", t.Add(t.Sub(last, first), e.i64(1)), first) as o:
             e.set_loops(space.batch, o)
             self.keys = keys_of(e, space)
-            self.operands.start()
-            self.operands.pack()
+            leads = [t.EQ(e.loops[v], e.i64(0)) for v in space.sharing]
+            with e.when(t.Or(t.EQ(o, first), reduce(t.And, leads)) if leads else t.int_imm("bool", 1)):
+                self.operands.start()
+                self.operands.pack()
             base = e.share(t.Mul(o, count))
             low = e.share(t.Max(t.Sub(e.begin, base), e.i64(0)))
             high = t.Min(t.Sub(e.end, base), count)
@@ -112,11 +116,12 @@ class Blocks:
         e, m = self.e, self.e.math
         full: V | None = None
         known: dict[int, V] = {}
-        for condition in conditions(self.space):
+        for condition, shows in conditions(self.space):
             interval = found.of(condition)
             if interval is not None:
-                full = interval.low if full is None else m.land(full, interval.low)
-                known[id(condition)] = V(t.int_imm("bool", 1), "bool")
+                certain = interval.low if shows else m.lnot(interval.high)
+                full = certain if full is None else m.land(full, certain)
+                known[id(condition)] = V(t.int_imm("bool", int(shows)), "bool")
         if full is None:
             self._block(*at, {})
             return

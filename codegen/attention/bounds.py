@@ -24,6 +24,8 @@ from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.space import Apply, Inst, Literal, Load, Place, insts
 from tilegraph.spec.dims import Dim
 
+LOW = -1000.0  # a bound below which a block is left out at first
+
 _COMPARISONS = {"Less": ("<", False), "LessOrEqual": ("<=", False), "Greater": ("<", True),
                 "GreaterOrEqual": ("<=", True)}
 
@@ -60,11 +62,20 @@ def moves(inst: Inst, space: AttentionSpace) -> bool:
     return False
 
 
-def conditions(space: AttentionSpace) -> list[Inst]:
-    """The conditions of Where that depend on the key: what a block may decide as a whole."""
-    found = [inst.args[0] for inst in insts(space.x) if operator(inst) == "Where" and moves(inst.args[0], space)
-             and not any(isinstance(one, Score) for one in insts(inst.args[0]))]
-    return list(dict.fromkeys(found))
+def conditions(space: AttentionSpace) -> list[tuple[Inst, bool]]:
+    """The conditions of Where that depend on the key, which a block may decide as a whole; and with which value each
+    leaves the scores as they are: false where it chooses a number that hides."""
+    found: dict[Inst, bool] = {}
+    for inst in insts(space.x):
+        if operator(inst) == "Where" and moves(inst.args[0], space) \
+                and not any(isinstance(one, Score) for one in insts(inst.args[0])):
+            chosen, other = inst.args[1:]
+            found.setdefault(inst.args[0], not _hides(chosen) or _hides(other))
+    return list(found.items())
+
+
+def _hides(inst: Inst) -> bool:
+    return isinstance(inst, Literal) and inst.value <= LOW
 
 
 def can_skip(space: AttentionSpace) -> bool:

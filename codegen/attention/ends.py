@@ -15,7 +15,6 @@ from tilegraph.codegen.tir_math import V
 from tilegraph.ops.attention import AttentionSpace
 from tilegraph.ops.space import Inst
 
-LOW = -1000.0  # a bound below which a block is left out at first
 _GONE = 104.0  # exp(-104) is 0 in float32
 
 
@@ -54,8 +53,9 @@ class Ends:
         self.memory = emitter.flat("scratch_f32", "float32")
         self.result = emitter.output(0, space.stored)
 
-    def start(self, rows: t.Expr, put: Callable[[t.Expr], None]) -> None:
-        """Nothing is summed yet but the sink, if there is one: 1, relative to itself as the greatest score."""
+    def start(self, rows: t.Expr, put: Callable[[t.Expr], None], first: t.Expr | None = None) -> None:
+        """Nothing is summed yet but the sink, if there is one: 1, relative to itself as the greatest score. `first`:
+        whether these are the keys that it counts with, where others have them in pieces."""
         e, m, tile, sink = self.e, self.e.math, self.tile, self.space.sink
         with e.loop("r", rows) as r:
             peak, total = e.f32(float("-inf")), e.f32(0.0)
@@ -63,8 +63,9 @@ class Ends:
                 put(r)
                 score = m.share(e.value(sink, self.space.j, 1, {}))
                 own = m.share(m.sub(score, score))  # NaN for an infinite one, or NaN
-                total = m.select(m.eq(score, peak), total, m.add(own, e.f32(1.0)))
-                peak = m.select(m.eq(own, e.f32(0.0)), score, peak)
+                counts = V(t.int_imm("bool", 1) if first is None else first, "bool")
+                total = m.select(m.lor(m.eq(score, peak), m.lnot(counts)), total, m.add(own, e.f32(1.0)))
+                peak = m.select(m.land(m.eq(own, e.f32(0.0)), counts), score, peak)
             e.write(self.memory, t.Add(r, e.i64(self.at.peak)), peak)
             e.write(self.memory, t.Add(r, e.i64(self.at.total)), total)
         with e.loop("r", tile.rows * tile.width_pitch // tile.lanes) as r:

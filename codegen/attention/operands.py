@@ -131,12 +131,17 @@ class Operands:
                     self._note(value)
                     e.write(self.memory, t.Add(row, at), value, width)
 
+    def declare(self) -> None:
+        """Makes the variables of what is known of keys and values."""
+        if self.skips:
+            self.greatest, self.nothing = (self.e.local(name, "float32", self.tile.lanes)
+                                           for name in ("greatest", "nothing"))
+
     def start(self) -> None:
         """Starts the bounds of one batch and head: 0 * every value is summed, which is NaN if one is not finite."""
         if not self.skips:
             return
         e, m, space, lanes = self.e, self.e.math, self.space, self.tile.lanes
-        self.greatest, self.nothing = e.local("greatest", "float32", lanes), e.local("nothing", "float32", lanes)
         e.write(self.greatest, 0, e.f32(0.0), lanes)
         e.write(self.nothing, 0, e.f32(0.0), lanes)
         v = space.v

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.bounds import Block, Bounds, Interval
+from tilegraph.codegen.attention.bounds import LOW, Block, Bounds, Interval
 from tilegraph.codegen.attention.caches import append
-from tilegraph.codegen.attention.ends import LOW, Ends
+from tilegraph.codegen.attention.ends import Ends
 from tilegraph.codegen.attention.few import Rows, dot_scores
 from tilegraph.codegen.attention.odd import ORDINARY, Odd, few_skips
 from tilegraph.codegen.attention.operands import Operands, keys_of
@@ -43,12 +43,14 @@ class Step:
             self.keys = keys_of(e, space)
             blocks = e.share(t.Div(t.Add(self.keys, e.i64(tile.columns - 1)), e.i64(tile.columns)))
             low, high = e.i64(0), blocks
+            self.first: t.Expr | None = None
             if cut > 1:
                 base = t.Mul(o, e.i64(cut))
                 pieces = (e.share(t.Max(t.Sub(e.begin, base), e.i64(0))),
                           e.share(t.Min(t.Sub(e.end, base), e.i64(cut))))
                 each = e.share(t.Div(t.Add(blocks, e.i64(cut - 1)), e.i64(cut)))
                 low, high = (e.share(t.Min(t.Mul(p, each), blocks)) for p in pieces)
+                self.first = t.EQ(pieces[0], e.i64(0))
             with e.loop("h", -(-where.heads // chunk)) as h:
                 where.first = e.share(t.Mul(h, e.i64(chunk)))
                 heads = t.Min(t.Sub(e.i64(where.heads), where.first), e.i64(chunk))
@@ -57,7 +59,7 @@ class Step:
                 if few_skips(space):
                     self._attempts(where, rows, (low, high))
                 else:
-                    self.ends.start(rows, where.put)
+                    self.ends.start(rows, where.put, self.first)
                     with e.loop("k", t.Sub(high, low), low) as kb:
                         self._keys(where, rows, e.share(t.Mul(kb, e.i64(tile.columns))))
                 if cut > 1:
@@ -67,7 +69,7 @@ class Step:
                     self.ends.store(where.put, rows)
 
     def _attempts(self, where: Rows, rows: t.Expr, blocks: tuple[t.Expr, t.Expr]) -> None:
-        """Blocks of keys in which no query sees any are only looked through for what is not finite, or if that is known,
+        """Blocks of keys in which no query sees any are looked through for what is not finite, or if that is known,
         passed over; if the maxima or such a value show that they matter, all keys are taken."""
         e, m, space, tile = self.e, self.e.math, self.space, self.tile
         low, high = blocks
@@ -78,7 +80,7 @@ class Step:
             odd = None if space.trusts else Odd(e, space, tile)
             if odd is not None:
                 odd.queries(self.memory, self.at.queries, rows)
-            self.ends.start(rows, where.put)
+            self.ends.start(rows, where.put, self.first)
             with e.loop("k", t.Sub(high, low), low) as kb:
                 j0 = e.share(t.Mul(kb, e.i64(tile.columns)))
                 columns = e.share(t.Min(t.Sub(self.keys, j0), e.i64(tile.columns)))

@@ -44,7 +44,13 @@ def decoder(heads: int, groups: int, queries: int, keys: int, depth: int, width:
     elif mask == "padding":
         infos["m"] = [batch, 1, 1, columns]
         nodes.append(made("Where", ["m", "x0", "low"], ["x"]))
-    nodes += [made("Softmax", ["x0" if mask == "none" else "x"], ["p"], axis=-1), made("MatMul", ["p", "v3"], ["o"])]
+    elif mask == "sink":  # a score more for each row
+        infos["m"] = [batch, heads, rows, 1]
+        constants |= {"zero": np.array([0]), "before": np.array([-1]), "last": np.array([3])}
+        nodes += [made("Concat", ["x0", "m"], ["x"], axis=3), made("Slice", ["all", "zero", "before", "last"], ["p"])]
+    nodes.insert(len(nodes) - (mask == "sink"), made("Softmax", ["x0" if mask == "none" else "x"],
+                                                     ["all" if mask == "sink" else "p"], axis=-1))
+    nodes.append(made("MatMul", ["p", "v3"], ["o"]))
     kinds = {"m": onnx.TensorProto.BOOL if mask == "padding" else 1}
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info(n, kinds.get(n, 1), s)
                                            for n, s in infos.items()],
@@ -65,6 +71,8 @@ def inputs(heads: int, groups: int, queries: int, keys: int, depth: int, width: 
     elif mask == "padding":
         made["m"] = rng.random((B, 1, 1, keys)) < 0.7
         made["m"][..., 0] = True
+    elif mask == "sink":
+        made["m"] = rng.standard_normal((B, heads, queries, 1)).astype(np.float32) + 3
     return made
 
 
@@ -75,7 +83,9 @@ def answer(feeds: dict[str, Array], transposed: bool = False) -> Array:
     each = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, each, 1), np.repeat(v, each, 1)
     x = q @ k * q.shape[-1] ** -0.5
-    if "m" in feeds:
+    if "m" in feeds and feeds["m"].shape[-1] == 1 < x.shape[-1]:
+        x, v = np.concatenate([x, feeds["m"]], -1), np.concatenate([v, np.zeros_like(v[:, :, :1])], 2)
+    elif "m" in feeds:
         x = x + feeds["m"] if feeds["m"].dtype != bool else np.where(feeds["m"], x, -np.inf)
     weights = np.exp(x - x.max(-1, keepdims=True))
     result: Array = weights / weights.sum(-1, keepdims=True) @ v

@@ -11,6 +11,7 @@ import pytest
 from tests.numeric.attention.attn_runner import compile_attention, run
 from tests.numeric.attention.test_attn_few import answer, check, decoder, inputs
 from tests.numeric.codegen.runner import Array, Compiled
+from tilegraph.codegen.attention.bounds import conditions
 from tilegraph.codegen.attention.odd import few_skips
 from tilegraph.ops.attention import AttentionSpace
 
@@ -90,3 +91,17 @@ def test_a_mask_of_each_head_leaves_nothing_out() -> None:
         if info.name == "m":
             info.type.tensor_type.shape.dim[1].dim_value = 8
     assert not few_skips(compile_attention(model)[1])
+
+
+@pytest.mark.parametrize(("chosen", "shows"), [("m x0 low", True), ("m low x0", False)])
+def test_which_side_of_a_choice_shows_a_key(chosen: str, shows: bool) -> None:
+    """A block of which a condition holds nowhere needs no predicate either, where it chooses what hides."""
+    model = decoder(4, 2, 20, 90, 16, 16, mask="padding")
+    (choice,) = [n for n in model.graph.node if n.op_type == "Where"]
+    choice.input[:] = chosen.split()
+    compiled, space, graph = compile_attention(model)
+    assert [side for _, side in conditions(space)] == [shows]
+    feeds = inputs(4, 2, 20, 90, 16, 16, "padding")
+    want = answer(feeds)
+    feeds["m"] = feeds["m"] == shows
+    assert np.abs(run(compiled, graph, feeds) - want).max() <= 2e-6 * float(np.abs(want).max())

@@ -37,6 +37,13 @@ def test_pieces_without_a_visible_key(mask: str) -> None:
     assert np.isnan(got[1]).all()
 
 
+@pytest.mark.parametrize("tasks", [1, 2, 64])
+def test_a_sink_counts_once(tasks: int) -> None:
+    model = decoder(8, 2, 3, 700, 32, 20, mask="sink")
+    assert compile_attention(model)[1].pieces == 4
+    check(model, inputs(8, 2, 3, 700, 32, 20, "sink"), few=True, tasks=tasks)
+
+
 @pytest.mark.parametrize("which", ["q", "k", "v"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("everywhere", [False, True])

@@ -150,13 +150,13 @@ class AttentionSpace:
     @property
     def pieces(self) -> int:
         """Into how many pieces tasks may cut the keys of few queries: as many as heads share them, so that a piece is
-        as much work as a head would be. 1 where batch and other heads are work enough, where rows without a key
-        need all values at the end, and where a sink would have to be counted once."""
+        as much work as a head would be. 1 where batch and other heads are work enough, and where rows without a key
+        need all values at the end."""
         heads = math.prod(v.extent.value for v in self.sharing)
         others = math.prod(v.extent.as_int() or 1 for v in self.batch if v not in self.sharing)
         keys = self.j.extent.as_int()
         enough = others >= ENOUGH or (keys is not None and keys < heads * LEAST)
-        alone = self.guarded or self.hides is not None or self.sink is not None
+        alone = self.guarded or self.hides is not None
         return 1 if enough or alone or self.has_few is False else heads
 
     @property
