@@ -17,6 +17,7 @@ from tilegraph.rewrites.fusion import RegionFusion
 from tilegraph.rewrites.fusion.composite import DOMAIN
 from tilegraph.spec.artifact import Slot
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.schedule import DEFAULT, Schedule
 
 
 class Store:
@@ -24,8 +25,9 @@ class Store:
 
     def __init__(self) -> None:
         self.made: list[Lowered] = []
+        self.schedules: dict[str, Schedule] = {}
 
-    def kernel(self, lowered: Lowered, kind: str = "Region") -> Kernel:
+    def kernel(self, lowered: Lowered, kind: str = "Region", schedule: Schedule = DEFAULT) -> Kernel:
         self.made.append(lowered)
         slots = tuple(slot for slot, _ in lowered.inputs)
         symbols = sorted({s for prim in lowered.outputs for d in prim.shape for s in d.symbols})
@@ -129,7 +131,7 @@ def test_a_sum_that_no_input_takes_apart_is_one_symbol() -> None:
 
 def test_an_extent_that_nothing_binds_is_declined() -> None:
     class Odd(Store):
-        def kernel(self, lowered: Lowered, kind: str = "Region") -> Kernel:
+        def kernel(self, lowered: Lowered, kind: str = "Region", schedule: Schedule = DEFAULT) -> Kernel:
             made = super().kernel(lowered, kind)
             return Kernel(made.symbol, made.slots, made.outputs, ("Z",), made.extent, 1, Dim.of(0), Dim.of(1))
 
