@@ -114,10 +114,18 @@ def _share(space: AttentionSpace, reader: _Reader) -> Density | None:
                     raise Unknown("no mask has such numbers")
                 peak = np.float32(0) if reader.upstream.sample is None else x.max(axis=1, keepdims=True)
                 hidden = (x == -np.inf) | (x - peak < _HIDDEN)
+                if reader.upstream.sample is None:
+                    hidden = hidden | _idle(x, reader.value(space.x, place, {}, 1.0))
             shares.append(_shares(~hidden))
     except (Unknown, KeyError, IndexError):  # an extent that has no name among the inputs; a mask shorter than scores
         return None
     return Density(*(float(np.mean([s[k] for s in shares])) for k in (0, 1))) if shares else None
+
+
+def _idle(x: Array, other: Array) -> Array:
+    """Rows [rows, 1] whose weights no score has a part in, `other` being x of other scores: inputs that give up rows do
+    not show more than others do."""
+    return np.asarray((np.broadcast_to(other, x.shape) == x).all(axis=1, keepdims=True))
 
 
 def _shares(visible: Array) -> tuple[float, float]:
@@ -137,15 +145,16 @@ class _Reader:
     def size(self, dim: Dim) -> int:
         return dim.evaluate(self.upstream.sizes)
 
-    def value(self, inst: Inst, place: Mapping[Var, Array], memo: dict[int, Array]) -> Array:
+    def value(self, inst: Inst, place: Mapping[Var, Array], memo: dict[int, Array], score: float = 0.0) -> Array:
+        """`score`: what all scores are."""
         if id(inst) not in memo:
-            memo[id(inst)] = self._value(inst, place, memo)
+            memo[id(inst)] = self._value(inst, place, memo, score)
         return memo[id(inst)]
 
-    def _value(self, inst: Inst, place: Mapping[Var, Array], memo: dict[int, Array]) -> Array:
+    def _value(self, inst: Inst, place: Mapping[Var, Array], memo: dict[int, Array], score: float) -> Array:
         match inst:
             case Score():
-                return np.float32(0)  # type: ignore[return-value]
+                return np.float32(score)  # type: ignore[return-value]
             case Literal():
                 return np.asarray(inst.value, inst.dtype)
             case Place():
@@ -157,7 +166,7 @@ class _Reader:
                 return np.asarray(array.reshape(-1)[self._index(inst.address, place)]).astype(inst.dtype)
             case Apply():
                 name = inst.point.key.partition("<")[0]
-                operands = [self.value(a, place, memo) for a in inst.operands]
+                operands = [self.value(a, place, memo, score) for a in inst.operands]
                 if name == "Cast":
                     return operands[0].astype(inst.dtype)
                 if name in _OPERATIONS:
