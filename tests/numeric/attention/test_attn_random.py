@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.numeric.attention.attn_runner import compile_attention, run
+from tests.unit.attention.computed_masks import COMPUTED
 from tests.unit.attention.spellings import AFTER, LAYOUTS, MASKS, REPEATS, SCALES, SOFTMAXES, Spelling
 
 EXAMPLES = int(os.environ.get("TILEGRAPH_EXAMPLES", "16"))
 _SIZED_BY_CONSTANTS = ("causal-inf", "causal-min", "causal-1e4", "causal-where", "causal-keep", "causal-multiply",
                        "causal+padding", "alibi", "blocks", "random")
 # Masks that leave no finite number between a key and being hidden: another mask may follow the softmax.
-_EXACT = ("none", "causal-keep", "positions", "window", "softcap", "padding-bool")
+_EXACT = ("none", "causal-keep", "positions", "window", "softcap", "padding-bool", *COMPUTED)
 
 
 @st.composite

@@ -9,14 +9,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.unit.attention import computed_masks
+from tests.unit.attention.computed_masks import COMPUTED
+
 Array = np.ndarray[Any, Any]
 MIN = float(np.finfo(np.float32).min)
 LAYOUTS = ("heads", "merged", "batched", "grouped", "packed", "einsum")
 SCALES = ("after", "divide", "query", "split", "none", "cast")
 REPEATS = ("expand", "concat", "tile")  # how grouped heads are repeated
 MASKS = ("none", "causal-inf", "causal-min", "causal-1e4", "causal-where", "causal-keep", "causal-multiply", "random",
-         "positions", "window", "padding",
-         "padding-bool", "causal+padding", "bias", "softcap", "alibi", "blocks")
+         "positions", "window", *COMPUTED, "padding", "padding-bool", "causal+padding", "bias", "softcap", "alibi",
+         "blocks")
 SOFTMAXES = ("op", "spelled", "guarded", "log", "logsumexp", "plain")
 AFTER = "after"  # masked after the softmax, and divided by the sum again
 
@@ -234,10 +237,12 @@ class Spelling:
         i, j = np.arange(self.queries)[:, None], np.arange(self.keys)[None]
         if self.mask == "window":
             return np.asarray((j <= i) & (j > i - self.window))
+        if self.mask in COMPUTED:
+            return computed_masks.allowed(self.mask, i, j, self.window)
         if self.mask == "blocks":
-            return np.asarray((i // 4 + j // 4) % 3 != 1) | (j == 0)
+            return np.asarray(((i // 4 + j // 4) % 3 != 1) | (j == 0))
         if self.mask == "random":
-            return np.asarray(np.random.default_rng(6).random((self.queries, self.keys)) < 0.3) | (j == 0)
+            return np.asarray((np.random.default_rng(6).random((self.queries, self.keys)) < 0.3) | (j == 0))
         return np.asarray(j <= i)
 
     def _modify(self, x: str) -> str:
@@ -274,6 +279,8 @@ class Spelling:
                 return self.add("Sub", ["kept", "penalty"], "masked")
             case "positions" | "window":
                 return self._positions(mask, x)
+            case _ if mask in COMPUTED:
+                return self._positions(mask, x)
             case "padding":
                 self.inputs["padding"] = [b, 1, 1, t], TensorProto.FLOAT
                 return self.add("Add", [x, "padding"], "padded")
@@ -306,7 +313,10 @@ class Spelling:
                 limit = self.const(f"{name}_end", np.array(size))
             self.add("Range", [self.const("zero", np.array(0)), limit, self.const("step", np.array(1))], name)
         self.add("Unsqueeze", ["rows", self.const("axis1", np.array([1]))], "column")
-        allowed = self.add("LessOrEqual", ["columns", "column"], "before")
+        if mask in COMPUTED:
+            allowed = computed_masks.spell(mask, self.add, self.const, self.window)
+        else:
+            allowed = self.add("LessOrEqual", ["columns", "column"], "before")
         if mask == "window":
             self.add("Sub", ["column", self.const("window", np.array(self.window))], "oldest")
             allowed = self.add("And", [allowed, self.add("Greater", ["columns", "oldest"], "recent")], "near")
@@ -376,6 +386,8 @@ class Spelling:
         allowed = self.allowed()
         match mask:
             case "causal-inf" | "causal" | "blocks" | "positions" | "window" | "random" | "causal-keep":
+                return np.where(allowed, x, -np.inf)
+            case _ if mask in COMPUTED:
                 return np.where(allowed, x, -np.inf)
             case "causal-min":
                 return np.where(allowed, x, np.float64(MIN))
