@@ -27,15 +27,23 @@ import onnx_ir as ir
 
 from tilegraph.ops.prims import Decline
 from tilegraph.rewrites.attention.operators.build import Build, Part
-from tilegraph.rewrites.attention.operators.core import Bias, distance_mask, merge_heads, repeat_heads, weighted
+from tilegraph.rewrites.attention.operators.core import (
+    Bias,
+    distance_mask,
+    from_float,
+    merge_heads,
+    repeat_heads,
+    to_float,
+    weighted,
+)
 
 _FLOAT = ir.DataType.FLOAT
 
 
 def expand(b: Build) -> list[ir.Value | None]:
     q0 = b.needed(0, "query")
-    if q0.dtype != _FLOAT:
-        raise Decline("attention kernels are float32")
+    if q0.dtype not in (_FLOAT, ir.DataType.FLOAT16):
+        raise Decline("attention kernels are float32, and what they read float32 or float16")
     for index, what in ((12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight"),
                         (16, "query_seqlens")):
         if b.input(index) is not None:
@@ -87,6 +95,8 @@ def _attention(b: Build, q0: ir.Value, sizes: tuple[int, int, int], past: tuple[
     offset: Part = 0 if past is None else b.extent(past[0], 2)
     if past is None and b.input(9) is not None and b.attr("do_rotary", 0):
         ids = _first(b, b.needed(9, "position_ids"))  # in a first run the operator counts on from there
+    if past is None and ids is None and q0.dtype != _FLOAT and b.attr("do_rotary", 0):
+        ids = b.ints(0)  # an operator rounds as this one does inside
     q, k, v = _heads(b, q0, heads, groups, depth, ids)
     if b.attr("do_rotary", 0) and ids is None:
         q, k = _rotate(b, q, q0, heads, depth), _rotate(b, k, q0, groups, depth)
@@ -106,7 +116,7 @@ def _inside(b: Build, q0: ir.Value, sizes: tuple[int, int, int], past: tuple[ir.
     kept = b.op("Less", b.positions(rows, 1, 1, -1, 1), start)
     places = b.op("Add", b.positions(length, 1, 1, -1, 1), start)
     places = b.op("Expand", places, b.vector(batch, groups, length, depth))
-    nothing = b.scalar(0.0, _FLOAT)
+    nothing = b.scalar(0.0, q0)
     k, v = (b.op("ScatterElements", b.op("Where", kept, one, nothing), places, more, axis=2)
             for one, more in zip(past, new, strict=True))
     there = b.op("Less", b.positions(rows, 1, 1, 1, -1), b.op("Add", start, b.reshape(b.vector(length), 1, 1, 1, 1)))
@@ -120,7 +130,7 @@ def _attended(b: Build, q0: ir.Value, sizes: tuple[int, int, int], what: tuple[i
     heads, groups, depth = sizes
     q, *present = what
     batch, length = b.extent(q0, 0), b.extent(q0, 1)
-    k, v = (repeat_heads(b, one, (batch, groups, keys, depth), heads) for one in present)
+    k, v = (to_float(b, repeat_heads(b, one, (batch, groups, keys, depth), heads), q0) for one in present)
     if there is not None:
         v = b.op("Where", b.op("Transpose", there, perm=[0, 1, 3, 2]), v, b.scalar(0.0, _FLOAT))
     bias = Bias(b, _FLOAT)
@@ -129,9 +139,11 @@ def _attended(b: Build, q0: ir.Value, sizes: tuple[int, int, int], what: tuple[i
         distance_mask(b, bias, length, keys, offset, ahead=0, behind=window - 1 if window > 0 else None)
     elif offset != 0 or b.input(5) is not None:
         raise Decline("without a causal mask the lengths in seqlens_k decide which keys count")
-    y = weighted(b, q, k, v, b.attr("scale", 0.0) or 1 / np.sqrt(np.float32(depth)), [b.input(10), bias.sum()],
+    given = b.input(10)
+    terms = [None if given is None else to_float(b, given, given), bias.sum()]
+    y = weighted(b, to_float(b, q, q0), k, v, b.attr("scale", 0.0) or 1 / np.sqrt(np.float32(depth)), terms,
                  float(b.attr("softcap", 0.0)), there, _sink(b, (batch, heads, length)))
-    return [merge_heads(b, y, q0, heads, depth), present[0] if b.wants(1) else None,
+    return [from_float(b, merge_heads(b, y, q0, heads, depth), q0), present[0] if b.wants(1) else None,
             present[1] if b.wants(2) else None]
 
 
@@ -140,9 +152,8 @@ def _sink(b: Build, rows: tuple[Part, Part, Part]) -> ir.Value | None:
     given = b.input(11)
     if given is None and not b.attr("smooth_softmax", 0):
         return None
-    if given is not None and given.dtype != _FLOAT:
-        raise Decline("head_sink is no float32")
-    one = b.const(np.zeros((1, 1, 1, 1), np.float32)) if given is None else b.reshape(given, 1, rows[1], 1, 1)
+    one = b.const(np.zeros((1, 1, 1, 1), np.float32)) if given is None else \
+        b.reshape(to_float(b, given, given), 1, rows[1], 1, 1)
     return b.op("Expand", one, b.vector(*rows, 1))
 
 
@@ -150,8 +161,8 @@ def _check_past(b: Build, past: tuple[ir.Value, ir.Value], groups: int, depth: i
     """Whether the present is declared to be as long as the past: one buffer for both, and nothing else."""
     whole = False
     for value, output, what in zip(past, (1, 2), ("key", "value"), strict=True):
-        if value.dtype != _FLOAT:
-            raise Decline(f"past_{what} is no float32")
+        if value.dtype != b.needed(0, "query").dtype:
+            raise Decline(f"past_{what} is of another type than the queries")
         if b.rank(value, f"past_{what}") != 4 or b.known(value, 1) != groups or b.known(value, 3) != depth:
             raise Decline(f"past_{what} is no [batch, kv_num_heads, past, depth]")
         present = b.node.outputs[output] if output < len(b.node.outputs) else None
@@ -210,7 +221,7 @@ class _Counts:
         return self._all(b, [least, most, fits, *self._in_tables(b)])
 
     def positions(self, b: Build, begin: ir.Value) -> ir.Value | None:
-        """Where the new tokens stand [B, S]: behind the others, or as the caller says; in a first run, from its first."""
+        """Where the new tokens stand [B, S]: behind the others, or as the caller says, in a first run its first."""
         if not b.attr("do_rotary", 0):
             return None
         steps = b.positions(b.extent(b.needed(0, "query"), 1), 1, -1)

@@ -17,7 +17,7 @@ from tilegraph.compiler import optimize
 Array = np.ndarray[Any, Any]
 Pair = tuple[ort.InferenceSession, ort.InferenceSession]
 N, G, D, ROWS = 4, 2, 32, 40
-_TYPES = {"float32": 1, "int32": 6, "int64": 7}
+_TYPES = {"float32": 1, "int32": 6, "int64": 7, "float16": 10}
 _SHAPES: dict[str, list[Any]] = {
     "q": ["b", "s", N * D], "k": ["b", "s", G * D], "v": ["b", "s", G * D], "qkv": ["b", "s", (N + 2 * G) * D],
     "pk": ["b", G, "p", D], "pv": ["b", G, "p", D], "last": ["b"], "total": [], "a": [1, 1, "s", "t"],
@@ -44,8 +44,9 @@ def model(feeds: dict[str, Array], *, present: str = "t", **attributes: Any) -> 
                             name="gqa", domain="com.microsoft", num_heads=N, kv_num_heads=G,
                             do_rotary=int("cos" in feeds), **attributes)
     inputs = [helper.make_tensor_value_info(n, _TYPES[str(v.dtype)], _SHAPES.get(n, v.shape)) for n, v in feeds.items()]
-    outputs = [helper.make_tensor_value_info("o", 1, ["b", "s", N * D]),
-               *(helper.make_tensor_value_info(n, 1, ["b", G, present, D]) for n in ("nk", "nv"))]
+    kind = _TYPES[str(feeds["pk"].dtype)]
+    outputs = [helper.make_tensor_value_info("o", kind, ["b", "s", N * D]),
+               *(helper.make_tensor_value_info(n, kind, ["b", G, present, D]) for n in ("nk", "nv"))]
     made: onnx.ModelProto = helper.make_model(
         helper.make_graph([node], "g", inputs, outputs), ir_version=10,
         opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)])

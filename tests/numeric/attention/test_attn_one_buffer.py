@@ -27,6 +27,11 @@ def feeds_for(rows: int, new: int, lengths: list[int], **form: Any) -> dict[str,
     return feeds | {"last": np.array(lengths, np.int32) - 1, "total": np.array(max(lengths), np.int32)}
 
 
+def _run(session: ort.InferenceSession, feeds: dict[str, Array]) -> list[Array]:
+    found: list[Array] = session.run(None, feeds)
+    return found
+
+
 def run_in_place(session: ort.InferenceSession, feeds: dict[str, Array]) -> list[Array]:
     binding = session.io_binding()
     buffers = {n: ort.OrtValue.ortvalue_from_numpy(feeds[n].copy()) for n, _ in _BUFFERS}
@@ -43,7 +48,7 @@ def run_in_place(session: ort.InferenceSession, feeds: dict[str, Array]) -> list
 def check(pair: Pair, feeds: dict[str, Array], lengths: list[int]) -> None:
     """Equal within rounding, present bit by bit, in one buffer and in two."""
     new = next(feeds[n] for n in ("q", "qkv") if n in feeds).shape[1]
-    for run in (run_in_place, lambda session, given: session.run(None, given)):
+    for run in (run_in_place, _run):
         (want, *caches), (got, *made) = (run(session, feeds) for session in pair)
         same = []
         for sequence, length in enumerate(lengths):
@@ -113,3 +118,20 @@ def test_hidden_keys_are_read_unless_they_are_trusted(tmp_path: Path) -> None:
             assert np.array_equal(got, run_in_place(pair[1], clean)[0])
         else:
             assert np.array_equal(np.isnan(want), np.isnan(got))
+
+
+def test_sixteen_bits(tmp_path: Path) -> None:
+    """Computed in float32 and rounded once, as the operator does; `present` is the same bits."""
+    def halves(feeds: dict[str, Array]) -> dict[str, Array]:
+        return {n: v.astype(np.float16) if v.dtype == np.float32 else v for n, v in feeds.items()}
+
+    form = {"half": D // 2}
+    pair = sessions(model(halves(feeds_of(5, 1, **form)), local_window_size=8), tmp_path)
+    inside = feeds_for(24, 1, [12, 7], **form)
+    for run, feeds in ((_run, feeds_of(9, 2, **form)), (_run, feeds_of(0, 9, **form)), (_run, inside),
+                       (run_in_place, inside)):
+        (want, *caches), (got, *made) = (run(session, halves(feeds)) for session in pair)
+        assert np.std(want.astype(np.float32)) > 0
+        assert np.abs(want.astype(np.float32) - got.astype(np.float32)).max() <= 2e-3
+        for one, other in zip(caches, made, strict=True):
+            np.testing.assert_array_equal(one, other)
