@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
 import tilegraph
+from tests.unit.attention.attn_support import fused
 from tests.unit.attention.test_attn_skew import small
 from tilegraph.compiler import optimize
 
@@ -58,3 +60,26 @@ def test_an_infinite_value_stays_within_its_reach(tmp_path: Path) -> None:
         (tmp_path / "m" / "model.onnx", [tilegraph.EP_NAME, "CPUExecutionProvider"])))
     assert 0 < np.isnan(want).all(-1).sum() < 32
     assert (np.isnan(got) == np.isnan(want)).all()
+
+
+def test_scales_behind_the_product_and_a_result_that_is_an_output() -> None:
+    model = small(batch=1)
+    nodes = model.graph.node
+    product = next(n for n in nodes if n.op_type == "Einsum")
+    last = [n for n in nodes if n.op_type == "Einsum"][-1]
+    raw = f"{product.output[0]}_raw"
+    place = list(nodes).index(product) + 1
+    nodes.insert(place, onnx.helper.make_node("Mul", [raw, "three"], [product.output[0]], "scale"))
+    product.output[0] = raw
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3.0], np.float32), "three"))
+    model.graph.output.append(onnx.helper.make_tensor_value_info(last.output[0], onnx.TensorProto.FLOAT, [4, 8, 4, 8]))
+    after, decisions = fused(model)
+    assert [d.taken for d in decisions] == [True], [d.reason for d in decisions]
+    rng = np.random.default_rng(0)
+    feeds = {"hidden_states": rng.standard_normal((1, 32, 32)).astype(np.float32),
+             "attention_mask": np.ones((1, 32), np.int64)}
+    want, got = (ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+                 for m in (model, ir.to_proto(after)))
+    for a, b in zip(want, got, strict=True):
+        assert np.std(a) > 1e-2
+        assert np.abs(a - b).max() <= 4e-6 * float(np.abs(a).max())
