@@ -125,7 +125,7 @@ def test_sixteen_bits(tmp_path: Path) -> None:
     def halves(feeds: dict[str, Array]) -> dict[str, Array]:
         return {n: v.astype(np.float16) if v.dtype == np.float32 else v for n, v in feeds.items()}
 
-    form = {"half": D // 2}
+    form: dict[str, Any] = {"half": D // 2}
     pair = sessions(model(halves(feeds_of(5, 1, **form)), local_window_size=8), tmp_path)
     inside = feeds_for(24, 1, [12, 7], **form)
     for run, feeds in ((_run, feeds_of(9, 2, **form)), (_run, feeds_of(0, 9, **form)), (_run, inside),
