@@ -29,6 +29,17 @@ _SLOW = 3  # rows from which on multiplications leave the memory time for more t
 _FEW = 4  # rows that read a wide panel faster than a narrow one; eight rows multiply with two vectors at a time
 _WIDE, _NARROW = 4, 2  # vectors of a panel
 
+# LLVM aligns a function's stack for what the function says it keeps there, not for the registers it spills; a spilled
+# register that crosses a line costs two accesses.
+STACK = """target triple = "x86_64-unknown-linux-gnu"
+define i32 @tg_align_stack() alwaysinline nounwind {
+  %line = alloca i32, align 64
+  store volatile i32 0, ptr %line
+  %r = load volatile i32, ptr %line
+  ret i32 %r
+}
+"""
+
 
 def generate(space: GemmSpace, name: str, vector_bits: int, features: Collection[str]) -> Generated:
     """Emits `space`, whose `quantized` are `Blocks`, as the function `name`."""
@@ -57,6 +68,8 @@ class _Blocks(ConvertedRows):
     def open(self) -> None:
         super().open()
         e = self.e
+        e.imports = STACK
+        e.share(t.external("int32", "tg_align_stack"), "int32")
         self.bytes, self.floats = e.flat("bytes", "int8"), e.flat("floats", "float32")
         self.scales = e.input(self.how.scales_slot, "float")
         self.zeros = None if self.how.zeros_slot is None else e.input(self.how.zeros_slot, "uint8")

@@ -15,7 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.numeric.codegen.runner import Compiled
 from tests.numeric.quant.quant_runner import Array, compiled, run
+from tests.unit.fusion.parse import model
+from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.gemm import generate
 from tilegraph.codegen.isa import Isa, host
+from tilegraph.ops.gemm import lower_gemm, plan_gemm
 from tilegraph.ops.prims import Decline
 
 
@@ -152,6 +156,15 @@ def test_instruction_sets(isa: str, bits: int, zeros: bool) -> None:
     feeds = {"x": normal(9, 128), **weights(128, 40, bits, 32, zeros)}
     feeds["w"][:4] = 255
     close(run(kernel, feeds), -(rounded(feeds["x"], 32) @ matrix(feeds, 128, bits, 32)))
+
+
+def test_spilled_registers_do_not_cross_lines() -> None:
+    graph = model(shaped("8", 64, 32, 4, 32, 4, False), 21)
+    isa = Isa.parse("x86-64-v4+avx512vnni")
+    lowered = lower_gemm(list(graph.graph), list(graph.graph.outputs), {"": 21, "com.microsoft": 1})
+    func = generate(plan_gemm(lowered), "tg_test", isa.vector_bits, isa.features).func
+    listing = t.assembly(func, triple="x86_64-linux-gnu", mcpu=isa.llvm_mcpu, mattr=isa.llvm_mattr())
+    assert "andq\t$-64, %rsp" in listing
 
 
 def test_rows_of_zeros_and_special_values() -> None:
