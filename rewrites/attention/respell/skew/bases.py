@@ -89,6 +89,6 @@ def _base(value: ir.Value, starts: Array, step: int, lanes: int, depth: int) -> 
         return None
     if (lanes == 1 or step == count * depth) and not (starts % depth).any() and starts.max() < count * depth:
         return Base(value, starts // depth, count, depth)
-    if step == depth and not (starts % (lanes * depth)).any():
+    if step == depth and not (starts % (lanes * depth)).any() and starts.max() < size:
         return Base(value, starts // (lanes * depth), count, depth, between=True)
     return None
