@@ -16,7 +16,10 @@ import pytest
 from tests.numeric.verify.verify_pairs import save
 from tests.unit.attention.spellings import Spelling
 from tilegraph.cli import main
-from tilegraph.compiler import optimize
+from tilegraph.codegen.conv.winograd import _Winograd
+from tilegraph.codegen.isa import host
+from tilegraph.codegen.tir_math import V
+from tilegraph.compiler import list_passes, optimize
 from tilegraph.errors import UsageError
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.passes import Pass, PassContext, PassResult
@@ -167,6 +170,29 @@ def test_a_wrong_mask(tmp_path: Path, wrong_operator: Callable[..., None], model
     assert "Attention" in finding.reason
     assert finding.switches == ["--disable fuse-attention"] or finding.switches == ["--offload none"]
     assert "Where" in operators(finding.model)
+
+
+@pytest.mark.skipif(host().vector_bits < 256, reason="convolutions need vectors of 256 bits")
+def test_a_wrong_kernel_of_lower_precision_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What --fast-winograd may err does not excuse a result that is off by more."""
+    monkeypatch.setenv("TILEGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    path = save(tmp_path / "m.onnx", """g (float[1, 32, 8, 8] x) => (float[1, 32, 8, 8] y) {
+        c = Conv<pads=[1, 1, 1, 1]>(x, w) y = Relu(c)
+    }""", w=RNG.standard_normal((32, 32, 3, 3)).astype(F) / 17)
+    right = _Winograd._result_line
+
+    def wrong(self: _Winograd, a: list[V]) -> list[V]:
+        first, *rest = right(self, a)
+        return [self.e.math.mul(first, self.e.f32(1.001)), *rest]
+
+    monkeypatch.setattr(_Winograd, "_result_line", wrong)
+    others = [p for p in list_passes() if p not in ("shapes", "plan-layouts")]
+    made = optimize(path, offload="all", fast_winograd=True, disable=others)
+    finding = found(path, made.save(tmp_path / "m.tilegraph"), tmp_path / "b")
+    assert finding.kind == "kernel", finding.lines()
+    assert "ConvFast" in finding.reason
+    assert finding.switches == ["--disable plan-layouts"]
+    assert "Conv" in operators(finding.model)
 
 
 def test_a_folder_of_another_model(model: Path, tmp_path: Path) -> None:

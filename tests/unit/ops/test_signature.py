@@ -30,6 +30,8 @@ GROUPS = {
                for value in ("2.0", "3.0", "2.000001")],
     "attribute": [f"(float[B,8] x) => (float[B,8] y) {{ y = LeakyRelu<alpha={alpha}>(x) }}"
                   for alpha in ("0.1", "0.2")],
+    "epsilon": [f"(float[B,8] x, float[8] s) => (float[B,8] y) {{ y = LayerNormalization<epsilon={epsilon}>(x, s) }}"
+                for epsilon in ("0.00001", "0.00002")],
     "reduction": [f"(float[B,8] x) => (float[B,1] y) {{ {k('a', 1)} y = {op}(x, a) }}"
                   for op in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceProd")],
     "axes": [f"(float[4,4,4] x) => (float[{shape}] y) {{ {k('a', axis)} y = ReduceSum(x, a) }}"
