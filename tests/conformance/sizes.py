@@ -107,7 +107,7 @@ def work(case: Case, offload: str, connection: Any) -> None:
 
 
 def _run(case: Case, result: Any) -> None:
-    from tests.conformance.sweep_worker import THREADS, _answers, _differs
+    from tests.conformance.sweep_worker import THREADS, answers_of, differs
     from tilegraph.compiler import optimize
     from tilegraph.spec.artifact import EP_NAME, MODEL_FILE
     from tilegraph.verify.run import ModelRun
@@ -118,7 +118,7 @@ def _run(case: Case, result: Any) -> None:
         result.status, result.detail = "ort", "no symbols"
         return
     feeds = [given for _, given in changed]
-    references, _ = _answers(ModelRun(str(path), threads=THREADS), feeds)
+    references, _ = answers_of(ModelRun(str(path), threads=THREADS), feeds)
     with tempfile.TemporaryDirectory(prefix="sizes-") as scratch:
         result.status = "OPTIMIZE"
         made = optimize(path, offload=result.offload)
@@ -128,14 +128,14 @@ def _run(case: Case, result: Any) -> None:
         problems, beyond = [], []
         for (words, given), wanted in zip(changed, references, strict=True):
             result.status = f"CRASH at {words}"
-            (found,), why = _answers(ours, [given])
+            (found,), why = answers_of(ours, [given])
             if wanted is None or found is None:
                 if wanted is not None:
                     problems.append(f"{words}: refused: {why[:200]}")
                 elif found is not None:
                     beyond.append(words)
                 continue
-            problem = _differs(path, folder, given, wanted, found, result)
+            problem = differs(path, folder, given, wanted, found, result)
             if problem:
                 problems.append(f"{words}: {problem}")
         result.ep_nodes = made.summary.engines.get(EP_NAME, 0)

@@ -98,7 +98,7 @@ def run_case(case: Case, offload: str) -> Result:
 
 def _run(case: Case, result: Result) -> None:
     path, feeds = open_case(case)
-    references, why = _answers(ModelRun(str(path), threads=THREADS), feeds)
+    references, why = answers_of(ModelRun(str(path), threads=THREADS), feeds)
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         result.status = "OPTIMIZE"
         start = time.perf_counter()
@@ -126,7 +126,7 @@ def _run(case: Case, result: Result) -> None:
             return
         result.status = "LOAD"
         served = ModelRun(str(folder / MODEL_FILE), optimize=True, plugin=True, threads=THREADS)
-        answers, why = _answers(served, feeds, references)
+        answers, why = answers_of(served, feeds, references)
         result.status = "WRONG"
         for given, wanted, found in zip(feeds, references, answers, strict=True):
             if wanted is None:
@@ -134,7 +134,7 @@ def _run(case: Case, result: Result) -> None:
             if found is None:
                 result.status, result.detail = "LOAD" if all(a is None for a in answers) else "RUN", why
                 return
-            problem = _differs(path, folder, given, wanted, found, result)
+            problem = differs(path, folder, given, wanted, found, result)
             if problem:
                 result.detail = problem
                 return
@@ -148,7 +148,7 @@ def _alone(path: Path, folder: Path, feeds: list[Feeds], result: Result) -> None
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
         return  # its types contradict each other: any answer is as good as another
-    answers, _ = _answers(ModelRun(str(folder / MODEL_FILE), optimize=True, plugin=True, threads=THREADS), feeds)
+    answers, _ = answers_of(ModelRun(str(folder / MODEL_FILE), optimize=True, plugin=True, threads=THREADS), feeds)
     exact = Ladder(path, threads=THREADS, limit=20.0).run(list(feeds))
     outputs = {v.name: v for v in load_for_analysis(path).graph.outputs}
     for given, found, better in zip(feeds, answers, exact, strict=True):
@@ -179,7 +179,7 @@ def _kind(reason: str) -> str:
     return re.sub(r"'[^']*'|\[[^]]*\]|\b\w*\d\w*\b", "_", reason)[:90]
 
 
-def _answers(what: ModelRun, feeds: list[Feeds], wanted: list[Any] | None = None) -> tuple[list[Any], str]:
+def answers_of(what: ModelRun, feeds: list[Feeds], wanted: list[Any] | None = None) -> tuple[list[Any], str]:
     """The named outputs for each set of inputs (None where the run fails, or where nothing is wanted), and why."""
     try:
         runner = open_runner(what, isolate=False)
@@ -201,14 +201,14 @@ def _answers(what: ModelRun, feeds: list[Feeds], wanted: list[Any] | None = None
     return found, why
 
 
-def _differs(path: Path, folder: Path, feeds: Feeds, wanted: dict[str, Value], found: dict[str, Value],
+def differs(path: Path, folder: Path, feeds: Feeds, wanted: dict[str, Value], found: dict[str, Value],
              result: Result) -> str:
     """What is wrong with the answers; "" if nothing is.
 
     Within 4 eps of the largest value of what ONNX Runtime gives without optimizations, they are the same by any of
     verify's rules. What is further away is judged by `verify` in full: with a float64 reference and ORT's own error.
     """
-    if not (list(wanted) == list(found) and all(_close(n, wanted[n], found[n]) for n in wanted)):
+    if not (list(wanted) == list(found) and all(close(n, wanted[n], found[n]) for n in wanted)):
         result.judged_in_full += 1
         judged = verify(path, folder, inputs=feeds, threads=THREADS, reference_limit=20.0)
         bad = [f"{o.name}: max_abs {o.max_abs:.3g} (bound {o.atol:.3g} + {o.rtol:.3g} rel), ORT's own {o.ort_error}, "
@@ -217,7 +217,7 @@ def _differs(path: Path, folder: Path, feeds: Feeds, wanted: dict[str, Value], f
     return ""
 
 
-def _close(name: str, wanted: Value, found: Value) -> bool:
+def close(name: str, wanted: Value, found: Value) -> bool:
     a, b = flatten(name, wanted), flatten(name, found)
     return list(a) == list(b) and all(_near(a[k], b[k]) for k in a)
 

@@ -103,10 +103,10 @@ def check(seed: int, offload: str, folder: Path) -> tuple[str, str]:
 def judge(model: onnx.ModelProto, path: Path, saved: Path, feeds: dict[str, Any], wanted: dict[str, Any],
           found: dict[str, Any]) -> tuple[str, str]:
     """("", "") for the same answers by the rules of `verify`."""
-    from tests.conformance.sweep_worker import _close
+    from tests.conformance.sweep_worker import close
     from tilegraph.verify import verify
 
-    if list(found) == list(wanted) and all(_close(n, wanted[n], found[n]) for n in wanted):
+    if list(found) == list(wanted) and all(close(n, wanted[n], found[n]) for n in wanted):
         return "", ""
     judged = verify(path, saved, inputs=feeds, threads=1, reference_limit=20.0)
     bad = [o for o in judged.outputs if not o.same]
@@ -127,14 +127,14 @@ def second_judge(model: onnx.ModelProto, feeds: dict[str, Any], names: list[str]
     """Whether the onnx package's reference evaluator answers as we do where ONNX Runtime does not."""
     from onnx.reference import ReferenceEvaluator
 
-    from tests.conformance.sweep_worker import _close
+    from tests.conformance.sweep_worker import close
 
     try:
         with np.errstate(all="ignore"):
             answers = ReferenceEvaluator(model).run(names, feeds)
     except Exception:
         return False  # it lacks an operator or a dtype
-    return all(a.dtype == found[n].dtype and a.shape == found[n].shape and _close(n, a, found[n])
+    return all(a.dtype == found[n].dtype and a.shape == found[n].shape and close(n, a, found[n])
                for n, a in zip(names, answers, strict=True))
 
 
