@@ -47,6 +47,10 @@ class Reach(Generic[N]):
             below |= self._below[k]
         return above & below & ~self.bits(members) == 0
 
+    def grow(self, members: Collection[N]) -> Growing[N]:
+        """The set `members`, to be asked about more nodes; contracting anything makes it stale."""
+        return Growing(self, members)
+
     def reaches(self, a: N, b: N) -> bool:
         return bool(self._below[self.number[a]] >> self.number[b] & 1)
 
@@ -67,6 +71,31 @@ class Reach(Generic[N]):
             self._below[k] |= below
         for k in _set_bits(below & ~below_all):
             self._above[k] |= above
+
+
+class Growing(Generic[N]):
+    """A set of nodes that stays convex as it grows, one question a candidate, however many members there are."""
+
+    def __init__(self, reach: Reach[N], members: Collection[N]) -> None:
+        self._reach = reach
+        self._above = self._below = self._inside = 0
+        for node in members:
+            self._take(node)
+
+    def take(self, node: N) -> bool:
+        """Adds `node` if the set is convex with it; whether it did."""
+        before = self._above, self._below, self._inside
+        self._take(node)
+        if self._above & self._below & ~self._inside == 0:
+            return True
+        self._above, self._below, self._inside = before
+        return False
+
+    def _take(self, node: N) -> None:
+        k = self._reach.number[node]
+        self._above |= self._reach._above[k]
+        self._below |= self._reach._below[k]
+        self._inside |= 1 << k
 
 
 def _set_bits(bits: int) -> Iterable[int]:

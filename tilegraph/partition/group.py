@@ -22,17 +22,15 @@ def group(graph: ir.Graph, domain: str, left: Set[ir.Node] = frozenset()) -> lis
     for seed in view.nodes:
         if seed.domain != domain or seed in taken or seed in left:
             continue
-        members = [seed]
-        changed = True
-        while changed:
-            changed = False
-            near = {n for m in members for n in (*view.consumers(m), *view.producers(m))}
-            for node in sorted(near - set(members), key=view.order.__getitem__):
-                if node.domain != domain or node in taken or node in left:
-                    continue
-                if reach.is_convex([*members, node]):
-                    members.append(node)
-                    changed = True
+        members, growing = [seed], reach.grow([seed])
+        near: set[ir.Node] = set()  # what members feed or read, and may still join
+        fresh = [seed]
+        while fresh:
+            near.update(n for m in fresh for n in (*view.consumers(m), *view.producers(m))
+                        if n.domain == domain and n not in taken and n not in left)
+            near.difference_update(members)
+            fresh = [node for node in sorted(near, key=view.order.__getitem__) if growing.take(node)]
+            members += fresh
         if not reach.is_convex(members):
             raise InternalError(f"partition of {seed.name} is not convex")
         reach.contract(members)
