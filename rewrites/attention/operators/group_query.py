@@ -14,8 +14,9 @@ With past keys [B, G, P, D] only a run's lengths say where the new ones go, so t
 - else the operator itself runs. What it refuses with an error (more tokens than rows of `cos_cache`) goes to it too.
 
 Left whole: bidirectional (the lengths decide), quantised caches, norms of queries and keys, scores as a result and,
-without past or positions, interleaved rotary embedding. With a bias of the scores there is no second way: the bias has
-as many columns as there are tokens.
+without past or positions, interleaved rotary embedding. With a bias of the scores there is no second way (the bias has
+as many columns as there are tokens), nor where no heads share keys and no window hides any: ONNX Runtime's operator
+reads them as fast.
 """
 
 from __future__ import annotations
@@ -69,11 +70,13 @@ def expand(b: Build) -> list[ir.Value | None]:
         return _attention(b, q0, sizes, None)
     past = past_k, past_v
     one_buffer = _check_past(b, past, groups, depth)
-    if b.input(10) is not None and one_buffer:
-        raise Decline("a bias of the scores, and one buffer for past and present")
+    second = b.input(10) is None and (heads > groups or b.attr("local_window_size", -1) > 0)
+    if one_buffer and not second:
+        raise Decline("one buffer for past and present, and a bias of the scores or keys that no heads share")
     counts = _Counts.of(b, q0, past_k)
     begin, behind = counts.begin(b), None if one_buffer else counts.behind(b)
-    ids, inside = counts.positions(b, begin), None if b.input(10) is not None else counts.inside(b, begin)
+    ids = counts.positions(b, begin) if second or b.input(9) is not None else None
+    inside = counts.inside(b, begin) if second else None
     found = b.whole()
     if behind is not None:
         first = len(b.made)
@@ -93,6 +96,8 @@ def _attention(b: Build, q0: ir.Value, sizes: tuple[int, int, int], past: tuple[
     `ids`: positions [B, S] of the new ones."""
     heads, groups, depth = sizes
     offset: Part = 0 if past is None else b.extent(past[0], 2)
+    if past is not None and ids is None:
+        ids = b.vector(offset)  # behind the past, for all sequences alike
     if past is None and b.input(9) is not None and b.attr("do_rotary", 0):
         ids = _first(b, b.needed(9, "position_ids"))  # in a first run the operator counts on from there
     if past is None and ids is None and q0.dtype != _FLOAT and b.attr("do_rotary", 0):

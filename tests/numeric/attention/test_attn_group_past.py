@@ -116,7 +116,7 @@ def test_more_tokens_than_the_tables_hold_is_the_operators_error(turned: Pair) -
 
 
 @pytest.mark.parametrize(("changes", "attributes", "reason"), [
-    ({"present": "p"}, {"bias": True}, "one buffer for past and present"),
+    ({"present": "p"}, {"bias": True}, "one buffer for past and present, and a bias"),
     ({}, {"causal": 0}, "without a causal mask"),
 ])
 def test_what_stays_whole(changes: dict[str, str], attributes: dict[str, Any], reason: str) -> None:
