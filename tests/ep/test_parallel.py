@@ -114,7 +114,7 @@ KERNEL(sum) {
 @pytest.mark.parametrize("max_tasks", [1, 8])
 def test_scratch_begins_cleared_and_is_kept_within_a_call(serve: Serve, compile_kernels: Callable[..., Path],
                                                           max_tasks: int) -> None:
-    """On one thread a call's first task finds a mark of 0 in its scratch, whatever ran before, the others what it left."""
+    """One thread: a call's first task finds 0 in its scratch, whatever ran before, the others what it left."""
     library = compile_kernels(r"""
 KERNEL(first) {
   int bad_tag = 0;
