@@ -24,6 +24,7 @@ from tilegraph.spec.winograd import FAR, NEAR, PRODUCT, SUM
 _VALUES = 1 << 16  # transformed values of a unit, 256 KB: what virtual machines leave of a level 2 cache
 CHUNK = 64  # channels that are summed by themselves: the rounding error grows with the length of a sum
 _FEW_UNITS = 4  # below it the panels are divided between units too
+_ODD_UNITS = 16  # and below this where two threads could not share them evenly
 
 
 def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
@@ -59,13 +60,18 @@ class _Winograd(Results):
             self.size = min(-(-even // self.width) * self.width, total)
             self.parts = self.tiles.ceildiv(self.size)
         self.panels = -(-space.blocks // self.vectors)
-        units = (self.parts * space.n).as_int()
-        few = units is not None and units < _FEW_UNITS
-        self.groups = next((g for g in (4, 3, 2) if few and self.panels % g == 0 and space.blocks >= 8), 1)
+        self.groups = self._groups((self.parts * space.n).as_int())
         self.panel_size = self.vectors * self.lanes
         # The next point follows in memory.
         size = space.depth * self.panel_size
         self.ahead = size if 4 * size * self.points * self.panels > STREAMED else 0
+
+    def _groups(self, units: int | None) -> int:
+        """How many units share the panels of some tiles, each with a transform of its own."""
+        if units is None or units >= _ODD_UNITS or self.space.blocks < 8:
+            return 1
+        wanted = (4, 3, 2) if units < _FEW_UNITS else (2,) if units % 2 else ()
+        return next((g for g in wanted if self.panels % g == 0), 1)
 
     def generate(self, name: str) -> Generated:
         e, space = self.e, self.space

@@ -85,6 +85,15 @@ def test_winograd(n: int, c: int, k: int, size: tuple[int, int], pads: str, symb
     assert error <= max(2 * other, 4 * 1.2e-7 * float(np.abs(exact).max()))
 
 
+@pytest.mark.parametrize(("channels", "size"), [(128, 28), (256, 14)])
+def test_two_threads_share_few_tiles_evenly(channels: int, size: int) -> None:
+    """7 and 5 parts of the tiles: without halves of the filters one of two threads would do 4 or 3 of them."""
+    text = text_of(feeds_of(1, channels, channels, (size, size), (3, 3)), "pads=[1,1,1,1]")
+    extent = compiled(body(text)).kernel.extent.as_int()
+    assert extent is not None
+    assert extent % 2 == 0
+
+
 @pytest.mark.parametrize(("c", "k", "kernel", "attributes"), [
     (3, 32, (7, 7), "pads=[3,3,3,3], strides=[2,2]"),
     (1, 16, (3, 3), "pads=[1,1,1,1]"),
