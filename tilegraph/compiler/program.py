@@ -201,12 +201,18 @@ def _buffer_name(k: int) -> str:
 def _lifetimes(inner: Sequence[ir.Value], steps: Sequence[_Step], shapes: Mapping[ir.Value, Shape],
                rounds: Sequence[Rounds], local: Mapping[ir.Value, Local]) -> list[Buffer]:
     buffers = []
+    alive: dict[ir.Value, list[int]] = {}
+    for n, step in enumerate(steps):
+        for value in dict.fromkeys((*step.writes, *step.reads)):
+            alive.setdefault(value, []).append(n)
+    names: dict[Dim, str] = {}  # one for all rounds of one step, so that their values' sizes compare and share memory
+    for r in rounds:
+        names.setdefault(r.step, r.name)
     for k, value in enumerate(inner):
-        alive = [n for n, step in enumerate(steps) if value in step.writes or value in step.reads]
         size = Dim.product(shapes[value]) * BYTES[stored_name(value.dtype)]
         if value in local:
-            size = local[value].item * Dim.symbol(local[value].rounds.name)
-        buffers.append(Buffer(_buffer_name(k), size, *lifetimes(alive, rounds, value in local)))
+            size = local[value].item * Dim.symbol(names[local[value].rounds.step])
+        buffers.append(Buffer(_buffer_name(k), size, *lifetimes(alive[value], rounds, value in local)))
     return buffers
 
 

@@ -57,10 +57,11 @@ def find_rounds(steps: Sequence[Step], shapes: Mapping[ir.Value, Shape], outputs
     the program's `symbols`; `dim` brings a kernel's extent into those."""
     found: list[Rounds] = []
     local: dict[ir.Value, Local] = {}
+    used = {v: n for n, step in enumerate(steps) for v in step.reads}
     first = 0
     while first < len(steps):
         last = _run(steps, first, shapes, dim)
-        rounds, items = _rounds(steps, first, last, outputs, dim, symbols)
+        rounds, items = _rounds(steps, first, last, used, outputs, dim, symbols)
         if rounds is not None:
             found.append(rounds)
             local |= {value: Local(rounds, item) for value, item in items.items()}
@@ -100,13 +101,13 @@ def _run(steps: Sequence[Step], first: int, shapes: Mapping[ir.Value, Shape], di
     return len(steps) - 1
 
 
-def _rounds(steps: Sequence[Step], first: int, last: int, outputs: Collection[ir.Value],
+def _rounds(steps: Sequence[Step], first: int, last: int, used: Mapping[ir.Value, int], outputs: Collection[ir.Value],
             dim: Callable[[Dim], Dim], symbols: Collection[str]) -> tuple[Rounds | None, dict[ir.Value, Dim]]:
-    """Rounds of the steps `first` to `last`, and the values between them with the bytes of an item."""
+    """Rounds of the steps `first` to `last`, and the values between them with the bytes of an item. `used`: the last
+    step that reads a value."""
     items = steps[first].kernel.items
     if items is None or last == first:
         return None, {}
-    used = {v: n for n, step in enumerate(steps) for v in step.reads}
     sizes: dict[ir.Value, Dim] = {}
     buffers: list[Buffer] = []
     for n in range(first, last + 1):

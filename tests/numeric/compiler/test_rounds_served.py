@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.conformance.large import image
 from tests.numeric.compiler.served import Array, normal, reference, same, served
 from tests.unit.fusion.parse import proto
 from tilegraph.compiler import OptimizedModel, optimize, rounds
@@ -60,3 +61,19 @@ def test_rounds_give_the_same_answers(tmp_path: Path, monkeypatch: pytest.Monkey
         for one, other in zip(ours, served(whole, feeds), strict=True):
             np.testing.assert_array_equal(one, other)
         same(ours, reference(network(), feeds))
+
+
+def test_rounds_of_equal_blocks_take_turns_in_one_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_CACHE", 60_000)
+    arenas = []
+    for blocks in (2, 3):
+        model = image(blocks)
+        made = optimize(model, cache_dir=tmp_path)
+        assert len(program(made).rounds) > blocks
+        arenas.append(program(made).arena_bytes)
+        for batch, threads in ((7, 1), (5, 2), (1, 1)):
+            feeds = {"x": normal(batch, 16, 9, 11, seed=batch)}
+            same(served(made, feeds, threads), reference(model, feeds))
+    sizes = {"batch": 7, "height": 9, "width": 11} | {s: 7 for a in arenas for s in a.symbols if s.startswith("round")}
+    few, many = (a.evaluate(sizes) for a in arenas)
+    assert few == many

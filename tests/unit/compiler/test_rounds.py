@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from tilegraph.codegen.generated import Items, Kernel
+from tilegraph.compiler.program import _lifetimes
 from tilegraph.compiler.rounds import Local, find_rounds, lifetimes
 from tilegraph.spec.artifact import Rounds
 from tilegraph.spec.dims import Dim, Shape
@@ -113,3 +115,16 @@ def test_lifetimes() -> None:
     assert lifetimes([0, 3], rounds, local=False) == (0, 4)  # a later round reads it again
     assert lifetimes([3, 5], rounds, local=False) == (2, 5)  # an earlier round's part stays
     assert lifetimes([4, 6], rounds, local=False) == (2, 7)
+
+
+def test_rounds_of_one_step_share_memory() -> None:
+    d = value("d")
+    calls = call([X], A), call([A], B), call([B], C, items=False), call([C], d), call([d], Y)
+    rounds, local = found(*calls)
+    assert [(r.first, r.calls) for r in rounds] == [(0, 2), (3, 2)]
+    inner = [A, B, C, d]
+    buffers = _lifetimes(inner, cast(Any, calls), dict.fromkeys(inner, (N, ITEM)), rounds, local)
+    sizes = {v: b.bytes for v, b in zip(inner, buffers, strict=True)}
+    assert sizes[A] == sizes[d] == ITEM * 4 * Dim.symbol("round0")
+    assert sizes[B] == sizes[C] == ITEM * 4 * N
+    assert [(b.first, b.last) for b in buffers] == [(0, 1), (0, 2), (2, 4), (3, 4)]
