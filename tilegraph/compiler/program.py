@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,9 @@ def build(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], functions: Mapp
     Raises `Decline` if an extent cannot be known from the inputs.
     """
     packer = packer or Packer()
-    steps = [step for node in nodes for step in _steps(node, functions, store, packer)]
+    once = functools.cache(lowered_of)  # equal composites call one function
+    steps = [step for node in nodes for function in [functions[node.op_identifier()]]
+             for step in _steps(node, function, *once(function), store, packer)]
     made = {v for step in steps for v in step.writes}
     inputs = list(dict.fromkeys(v for step in steps for v in step.reads if v not in made))
     shapes = {v: shape for step in steps for v, shape in zip(step.writes, step.shapes, strict=True)}
@@ -97,12 +100,10 @@ def lowered_of(function: ir.Function) -> tuple[str, Lowered]:
     return kind, _LOWERINGS[kind](list(function), list(function.outputs), function.opset_imports)
 
 
-def _steps(node: ir.Node, functions: Mapping[tuple[str, str, str], ir.Function], store: KernelStore,
+def _steps(node: ir.Node, function: ir.Function, kind: str, lowered: Lowered, store: KernelStore,
            packer: Packer) -> list[_Step]:
-    """The kernel of the composite `node`. Of attention also the one that makes its caches before, and the one that adds
-    up the pieces into which tasks may cut the keys."""
-    function = functions[node.op_identifier()]
-    kind, lowered = lowered_of(function)
+    """The kernel of the composite `node`, a call of `function`. Of attention also the one that makes its caches before,
+    and the one that adds up the pieces into which tasks may cut the keys."""
     position = {value: k for k, value in enumerate(function.inputs)}
     sources = {slot: node.inputs[position[value]] for slot, value in lowered.inputs if value in position}
     results = list(zip(node.outputs, (prim.shape for prim in lowered.outputs), strict=True))

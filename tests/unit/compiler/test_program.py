@@ -10,7 +10,7 @@ import pytest
 from tests.unit.fusion.parse import model
 from tilegraph.codegen.generated import Kernel
 from tilegraph.codegen.kernels import KernelStore
-from tilegraph.compiler.program import Built, build
+from tilegraph.compiler.program import Built, build, lowered_of
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion import RegionFusion
@@ -140,3 +140,18 @@ def test_an_extent_that_nothing_binds_is_declined() -> None:
     calls = [n for n in made.graph if n.domain == DOMAIN]
     with pytest.raises(Decline, match="the extent Z is not known from the partition's inputs"):
         build(calls, list(made.graph.outputs), made.functions, cast(KernelStore, cast(Any, Odd())))
+
+
+def test_equal_composites_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[ir.Function] = []
+
+    def counted(function: ir.Function) -> tuple[str, Lowered]:
+        lowered.append(function)
+        return lowered_of(function)
+
+    monkeypatch.setattr("tilegraph.compiler.program.lowered_of", counted)
+    built, calls = program("""(float[N,8] x, float[N,8] z) => (float[N,8] y, float[N,8] v) {
+        a = Softmax<axis=-1>(x) y = Tanh(a) c = Softmax<axis=-1>(z) v = Tanh(c) }""")
+    assert len(calls) == len(built.program.calls) == 2
+    assert calls[0].op_type == calls[1].op_type
+    assert len(lowered) == 1
