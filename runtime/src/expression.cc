@@ -8,6 +8,7 @@ namespace tilegraph {
 namespace {
 
 constexpr const char* kNames[] = {"+", "*", "//", "%", "min", "max"};
+constexpr size_t kLongest = 300;  // characters of an expression in a message
 
 }  // namespace
 
@@ -51,26 +52,45 @@ const std::string* Expressions::symbol_name(Register at) const {
 }
 
 std::string Expressions::text(Register at) const {
-  constexpr size_t kLongest = 300;
   std::string whole = nested_text(at);
-  if (kinds_[at] == Kind::kOperation && whole.front() == '(') whole = whole.substr(1, whole.size() - 2);
-  return whole.size() > kLongest ? whole.substr(0, kLongest) + " ..." : whole;
+  if (kinds_[at] != Kind::kOperation || whole.front() != '(') return whole;
+  return whole.substr(1, whole.size() - (whole.back() == ')' ? 2 : 1));  // a long one has lost its end
 }
 
 std::string Expressions::nested_text(Register at) const {
-  if (kinds_[at] == Kind::kConstant) return std::to_string(initial_[at]);
-  if (kinds_[at] == Kind::kSymbol) return symbols_[index_[at]].name;
-  const Instruction& i = instructions_[index_[at]];
-  const char* name = kNames[static_cast<size_t>(i.op)];
-  if (i.op == Op::kMin || i.op == Op::kMax) return cat(name, "(", nested_text(i.left), ", ", nested_text(i.right), ")");
-  return cat("(", nested_text(i.left), " ", name, " ", nested_text(i.right), ")");
+  std::string whole;
+  write(at, whole);
+  return whole.size() > kLongest ? whole.substr(0, kLongest) + " ..." : whole;
+}
+
+// Stops behind kLongest: expressions share parts, so that a short file can hold one of any length and depth.
+void Expressions::write(Register at, std::string& out) const {
+  if (out.size() > kLongest) return;
+  if (kinds_[at] == Kind::kConstant) {
+    out += std::to_string(initial_[at]);
+  } else if (kinds_[at] == Kind::kSymbol) {
+    out += symbols_[index_[at]].name;
+  } else {
+    const Instruction& i = instructions_[index_[at]];
+    const char* name = kNames[static_cast<size_t>(i.op)];
+    bool call = i.op == Op::kMin || i.op == Op::kMax;
+    out += call ? cat(name, "(") : "(";
+    write(i.left, out);
+    out += call ? ", " : cat(" ", name, " ");
+    write(i.right, out);
+    out += ")";
+  }
 }
 
 bool Expressions::mentions(Register expression, Register symbol) const {
-  if (expression == symbol) return true;
-  if (kinds_[expression] != Kind::kOperation) return false;
-  const Instruction& i = instructions_[index_[expression]];
-  return mentions(i.left, symbol) || mentions(i.right, symbol);
+  std::vector<bool> part(expression + size_t{1});
+  part[expression] = true;
+  for (Register at = expression + 1; at-- > symbol;) {  // operands have lower registers than what is made of them
+    if (!part[at] || kinds_[at] != Kind::kOperation) continue;
+    const Instruction& i = instructions_[index_[at]];
+    part[i.left] = part[i.right] = true;
+  }
+  return symbol <= expression && part[symbol];
 }
 
 int64_t Expressions::compute(const Instruction& i, int64_t left, int64_t right) const {

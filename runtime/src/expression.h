@@ -50,6 +50,7 @@ class Expressions {
 
   Register add(Kind kind, int64_t initial, size_t index);
   std::string nested_text(Register at) const;
+  void write(Register at, std::string& out) const;
   int64_t compute(const Instruction& instruction, int64_t left, int64_t right) const;
 
   std::vector<int64_t> initial_;

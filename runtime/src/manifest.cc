@@ -133,16 +133,19 @@ Register read_expression(const Field& field, Expressions& expressions, size_t de
   field.fail(cat("unknown operation '", name, "'"));
 }
 
+// What overflows in a constant is named by its field, too.
+Register read_checked(const Field& field, Expressions& expressions) {
+  try {
+    return read_expression(field, expressions);
+  } catch (const Error& e) {
+    if (e.code() == ORT_INVALID_GRAPH) throw;
+    field.fail(e.what());
+  }
+}
+
 // An expression for something that cannot be negative.
 Register read_size(const Field& field, Expressions& expressions) {
-  Register at = [&] {
-    try {
-      return read_expression(field, expressions);
-    } catch (const Error& e) {
-      if (e.code() == ORT_INVALID_GRAPH) throw;
-      field.fail(e.what());
-    }
-  }();
+  Register at = read_checked(field, expressions);
   if (expressions.is_constant(at) && expressions.constant_value(at) < 0)
     field.fail(cat("it is ", expressions.constant_value(at), ", and cannot be negative"));
   return at;
@@ -221,6 +224,20 @@ void read_rounds(const Field& field, ProgramSpec& program) {
   }
 }
 
+// Names for expressions that are used more than once; each may use those before it.
+void read_named(const Field& field, Expressions& expressions) {
+  if (!field.value().contains("named")) return;
+  Field list = field.at("named");
+  size_t count = list.list(kMaxNamed);
+  for (size_t i = 0; i < count; ++i) {
+    Field pair = list.at(i);
+    if (pair.list(2) != 2) pair.fail("it must be a name and an expression");
+    std::string name = pair.at(size_t{0}).text();
+    if (name.empty() || !expressions.define(name, read_checked(pair.at(1), expressions)))
+      pair.fail(cat("'", name, "' is no new name for an expression"));
+  }
+}
+
 // Checks what a run relies on: rounds follow each other, and bytes of an item only stand in their calls.
 void check_rounds(const Field& field, const ProgramSpec& program) {
   size_t done = 0;
@@ -293,6 +310,7 @@ ProgramSpec Manifest::program(const std::string& partition) const {
   program.inputs = read_tensors(field.at("inputs"), expressions);
   program.outputs = read_tensors(field.at("outputs"), expressions);
   read_rounds(field, program);
+  read_named(field, expressions);
   Field arena = field.at("arena");
   program.arena_bytes = read_size(arena.at("bytes"), expressions);
   Field alignment = arena.at("alignment");

@@ -19,6 +19,7 @@ inline constexpr size_t kMaxRank = 16;
 inline constexpr size_t kMaxArguments = 4096;   // of a kernel; sizes are counted apart
 inline constexpr size_t kMaxTensors = 1 << 20;  // inputs and outputs of a partition
 inline constexpr size_t kMaxCalls = 1'000'000;
+inline constexpr size_t kMaxNamed = 1'000'000;  // expressions with a name
 
 struct TensorSpec {
   std::string name;

@@ -100,6 +100,13 @@ MALFORMED = {
     "rounds of nothing": (at(*P, "rounds", value=[ROUNDS | {"calls": 0}]), "calls: it is 0, outside 1"),
     "name of rounds": (at(*P, "rounds", value=[ROUNDS | {"name": "n"}]), "'n' is no new name"),
     "step": (at(*P, "rounds", value=[ROUNDS | {"step": -1}]), "step: it is -1, and cannot be negative"),
+    "named": (at(*P, "named", value={}), "named: it must be a list"),
+    "a name alone": (at(*P, "named", value=[["a"]]), r"named\[0\]: it must be a name and an expression"),
+    "a name twice": (at(*P, "named", value=[["a", 1], ["a", 1]]), r"named\[1\]: 'a' is no new name"),
+    "a name of a symbol": (at(*P, "named", value=[["n", 1]]), "'n' is no new name"),
+    "a name for itself": (at(*P, "named", value=[["a", ["+", "a", 1]]]), "'a' is no new name"),
+    "a later name": (at(*P, "named", value=[["a", ["+", "b", 1]], ["b", 1]]), r"named\[1\]: 'b' is no new name"),
+    "named overflow": (at(*P, "named", value=[["a", ["*", 1 << 62, 4]]]), r"named\[0\]\[1\]: the size .* overflows"),
     "arena bytes": (at(*P, "arena", "bytes", value=-1), "arena.bytes: it is -1"),
     "arena alignment": (at(*P, "arena", "alignment", value=4096), "only an arena alignment of 64"),
 }
@@ -162,6 +169,19 @@ def test_a_manifest_of_any_text(add_one: Path, tmp_path_factory: pytest.TempPath
     (folder / "manifest.json").write_bytes(raw)
     with pytest.raises(State.InvalidGraph, match=r"manifest\.json': it "):
         runtime.session(folder)
+
+
+def test_names_of_names_end_in_a_short_message(serve: Serve, add_one: Path) -> None:
+    """Written out the extent has 2^20000 operands, one inside the other."""
+    def edit(manifest: dict[str, Any]) -> None:
+        at(*P, "named", value=[["a0", "n"], *([f"a{i + 1}", ["+", f"a{i}", f"a{i}"]] for i in range(20000))])(manifest)
+        at(*CALL, "extent", value="a20000")(manifest)
+
+    session = serve(ep.Artifact(add_one, {"p": ep.add_one_program("n")}, edit_manifest=edit))
+    assert session.run(None, {"x": np.zeros(0, np.float32)})[0].size == 0
+    with pytest.raises(State.InvalidArgument, match="overflows 64 bits") as error:
+        session.run(None, {"x": np.zeros(1, np.float32)})
+    assert len(str(error.value)) < 2000
 
 
 def test_a_large_program(serve: Serve, add_one: Path) -> None:

@@ -5,7 +5,8 @@ neighbouring kernels make their batch elements one by one, a round does some ele
 ones, and the values that pass between them only need memory for one round.
 
 Left as they are: kernels with more weights than a cache keeps from one round to the next, or than an item has values,
-values that others read, and batches that are small enough as a whole.
+values that others read, and batches that are small enough as a whole. A round has as many items as give its calls some
+tasks each.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tilegraph.ops.lower.base import shape_of
 from tilegraph.spec.artifact import Rounds
 from tilegraph.spec.dims import Dim, Shape
 
+_TASKS = 4  # in a call of a round, on average: fewer leave threads idle, and calls cost what they gain
 _CACHE = 2 << 20  # bytes that pass between the kernels of a round; half of it is read while half is written
 _WEIGHTS = 1 << 20  # bytes of one kernel
 _FEW_WEIGHTS = 1 << 18  # however few values an item has: squeeze and excite has one a channel
@@ -118,7 +120,10 @@ def _rounds(steps: Sequence[Step], first: int, last: int, used: Mapping[ir.Value
                 sizes[v] = dim(stride) * BYTES[stored_name(v.dtype)]
                 buffers.append(Buffer(str(len(buffers)), sizes[v], n, used.get(v, n)))
     batch = dim(items.count)
-    step = Dim.min(batch, Dim.max(1, Dim.of(_CACHE) // Dim.max(1, plan(buffers).total)))
+    kernels = [s.kernel for s in steps[first:last + 1]]
+    tasks = sum((dim(k.extent) // Dim.max(1, dim(k.grain)) for k in kernels), Dim.of(0))
+    worth = batch * (_TASKS * len(kernels)) // Dim.max(1, tasks)
+    step = Dim.min(batch, Dim.max(1, Dim.of(_CACHE) // Dim.max(1, plan(buffers).total), worth))
     if not sizes or step == batch:
         return None, {}
     name = f"round{first}"

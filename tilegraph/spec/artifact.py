@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilegraph.spec.dims import Dim, Shape
+from tilegraph.spec.shared import expand, share
 
 MANIFEST_FORMAT = 1
 KERNEL_ABI = 2  # kernels of 1 rely on less: scratch that holds anything
@@ -138,12 +139,13 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         equal = {"equal": [[a.to_json(), b.to_json()] for a, b in self.equal]} if self.equal else {}
         rounds = {"rounds": [r.to_json() for r in self.rounds]} if self.rounds else {}
-        return {"inputs": [t.to_json() for t in self.inputs], "outputs": [t.to_json() for t in self.outputs],
-                "arena": {"bytes": self.arena_bytes.to_json(), "alignment": ARENA_ALIGNMENT},
-                "calls": [c.to_json() for c in self.calls], **equal, **rounds}
+        return share({"inputs": [t.to_json() for t in self.inputs], "outputs": [t.to_json() for t in self.outputs],
+                      "arena": {"bytes": self.arena_bytes.to_json(), "alignment": ARENA_ALIGNMENT},
+                      "calls": [c.to_json() for c in self.calls], **equal, **rounds})
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Program:
+        data = expand(data)
         return Program(tuple(TensorSpec.from_json(t) for t in data["inputs"]),
                        tuple(TensorSpec.from_json(t) for t in data["outputs"]),
                        Dim.from_json(data["arena"]["bytes"]),

@@ -40,10 +40,10 @@ X, A, B, C, Y = map(value, "xabcy")
 
 
 def call(reads: list[ir.Value], write: ir.Value, strides: list[Dim] | None = None, count: Dim = N, align: int = 1,
-         items: bool = True) -> Call:
+         items: bool = True, grain: int = 1) -> Call:
     given = strides or [Dim.of(0) if v.is_initializer() else ITEM for v in (*reads, write)]
-    kernel = Kernel("k", tuple(range(len(reads))), (0,), (), count * 4, align, Dim.of(0), Dim.of(1),
-                    items=Items(count, tuple(given)) if items else None)
+    kernel = Kernel("k", tuple(range(len(reads))), (0,), (), count * 4, align, Dim.of(0),
+                    Dim.of(grain), items=Items(count, tuple(given)) if items else None)
     return Call(kernel, tuple(reads), (write,))
 
 
@@ -58,6 +58,12 @@ def test_a_chain() -> None:
     assert (rounds.first, rounds.calls, rounds.items) == (0, 3, N)
     assert [rounds.step.evaluate({"N": n}) for n in (0, 1, 2, 9)] == [0, 1, 2, 2]  # 2 of 1 MB in 2 MB
     assert local == {v: Local(rounds, ITEM * 4) for v in (A, B)}
+
+
+def test_small_items_come_in_larger_rounds() -> None:
+    """A call of four tasks on average: threads have nothing to share in less."""
+    (rounds,), _ = found(call([X], A, grain=16), call([A], B, grain=32), call([B], Y, grain=16))
+    assert [rounds.step.evaluate({"N": n}) for n in (0, 8, 64, 640)] == [0, 8, 19, 19]
 
 
 def test_a_name_that_a_dim_has() -> None:
