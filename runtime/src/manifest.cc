@@ -205,6 +205,11 @@ KernelCall read_call(const Field& field, const ProgramSpec& program, Expressions
   return call;
 }
 
+// From here on `name` stands for the expression.
+void define(const Field& field, const std::string& name, Register value, Expressions& expressions) {
+  if (name.empty() || !expressions.define(name, value)) field.fail(cat("'", name, "' is no new name for an expression"));
+}
+
 // The rounds' expressions; the other ones may name their steps.
 void read_rounds(const Field& field, ProgramSpec& program) {
   if (!field.value().contains("rounds")) return;
@@ -217,9 +222,8 @@ void read_rounds(const Field& field, ProgramSpec& program) {
     rounds.calls = static_cast<size_t>(item.at("calls").integer(1, kMaxCalls));
     rounds.items = read_size(item.at("items"), program.expressions);
     rounds.step = read_size(item.at("step"), program.expressions);
-    std::string name = item.at("name").text();
-    if (name.empty() || !program.expressions.define(name, rounds.step))
-      item.at("name").fail(cat("'", name, "' is no new name for an expression"));
+    Field name = item.at("name");
+    define(name, name.text(), rounds.step, program.expressions);
     program.rounds.push_back(rounds);
   }
 }
@@ -232,9 +236,7 @@ void read_named(const Field& field, Expressions& expressions) {
   for (size_t i = 0; i < count; ++i) {
     Field pair = list.at(i);
     if (pair.list(2) != 2) pair.fail("it must be a name and an expression");
-    std::string name = pair.at(size_t{0}).text();
-    if (name.empty() || !expressions.define(name, read_checked(pair.at(1), expressions)))
-      pair.fail(cat("'", name, "' is no new name for an expression"));
+    define(pair, pair.at(size_t{0}).text(), read_checked(pair.at(1), expressions), expressions);
   }
 }
 

@@ -10,9 +10,8 @@ from tilegraph.rewrites.attention.respell.edit import Builder, Shape, Site, rena
 
 def sums_of_products(site: Site) -> bool:
     changed = False
-    for node in list(site.graph):
-        if node.op_type == "ReduceSum" and node.domain == "" and (node.name or "") in site.wanted:
-            changed = _rewrite(site, node) or changed
+    for node in site.products("ReduceSum"):
+        changed = _rewrite(site, node) or changed
     return changed
 
 

@@ -19,7 +19,7 @@ _WAY = 8  # nodes between a softmax and its weights
 def einsums_as_products(site: Site) -> bool:
     """Where batch labels are all in both operands already, lowering reads the Einsum as it is."""
     changed = False
-    for node in [n for n in site.graph if n.op_type == "Einsum" and n.domain == "" and (n.name or "") in site.wanted]:
+    for node in site.products("Einsum"):
         changed = _rewrite(site, node) or changed
     return changed
 

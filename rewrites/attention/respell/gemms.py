@@ -11,7 +11,7 @@ from tilegraph.rewrites.attention.respell.edit import Builder, Site, rename, swa
 def gemms_as_products(site: Site) -> bool:
     """alpha A B + beta C as its nodes, where neither A nor B is a weight."""
     changed = False
-    for node in [n for n in site.graph if n.op_type == "Gemm" and n.domain == "" and (n.name or "") in site.wanted]:
+    for node in site.products("Gemm"):
         changed = _rewrite(site, node) or changed
     return changed
 
