@@ -168,3 +168,14 @@ def test_what_only_another_spelling_shows_has_its_own_reason() -> None:
     assert not any(d.taken for d in decisions)
     (reason,) = [d.reason for d in decisions if d.subject == "total"]
     assert reason.startswith("in another spelling: ONNX Runtime keeps it")
+
+
+def test_other_products_keep_their_spelling() -> None:
+    """Beside an attention by Gemm: a Gemm, an Einsum and a sum of products that are none."""
+    others = [N("Gemm", ["k2", "w2t", "mask"], ["g"], alpha=0.5, name="gemm"),
+              N("Einsum", ["q", "kn3"], ["e"], equation="bhid,bjd->bhij", name="einsum"), *MULTIPLIED[:-1],
+              N("ReduceSum", ["qk", "last"], ["r"], keepdims=0, name="sum")]
+    graph, decisions = fused(model([*CHANGED["Gemm and MatMul"], *others], ("o", "g", "e", "r")))
+    assert any(d.taken for d in decisions)
+    named = {n.name: n.op_type for n in graph.graph}
+    assert {"gemm": "Gemm", "einsum": "Einsum", "sum": "ReduceSum"}.items() <= named.items()
