@@ -143,7 +143,7 @@ def _nodes() -> list[Case]:
 
 
 def _open_node(name: str) -> tuple[Path, list[Feeds]]:
-    folder = NODES / name
+    folder = write_node_tests() / name
     with open(folder / "feeds.pickle", "rb") as stream:
         feeds: list[Feeds] = pickle.load(stream)
     return folder / "model.onnx", feeds
