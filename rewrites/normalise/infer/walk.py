@@ -155,8 +155,12 @@ class _Walk:
                 length = shape[axis]
             at = axis + len(shape) if shape is not None and axis < 0 else axis
             inner = None if shape is None else (*shape[:at], *shape[at + 1:])
-            self.found.infos[value] = Info(info.dtype if info is not None else None, inner)
+            self.found.infos[value] = filled(value, Info(info.dtype if info is not None else None, inner))
+        state = [filled(v, i) for v, i in zip(body.inputs[:states], state, strict=True)]
         state = self.settle(body, body.inputs[:states], state, body.outputs[:states])
+        # No shape changes from step to step here, and ONNX Runtime asks for those of all results.
+        for value in body.outputs:
+            self.found.infos[value] = filled(value, self.info(value) or Info())
         outputs = body.outputs[states:]
         out_axes = (node.attributes["scan_output_axes"].as_ints() if "scan_output_axes" in node.attributes
                     else (0,) * len(outputs))
@@ -199,6 +203,11 @@ def declared_info(value: ir.Value, *, shape: bool = True) -> Info:
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         return Info()
     return Info(value.dtype, shape_of(value.shape) if shape else None)
+
+
+def filled(value: ir.Value, info: Info) -> Info:
+    """`info`, with the declared shape where there is none."""
+    return info if info.shape is not None else Info(info.dtype, declared_info(value).shape, info.contents)
 
 
 def contradicts(inferred: Shape, declared: Shape) -> bool:

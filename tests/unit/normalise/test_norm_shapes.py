@@ -236,6 +236,16 @@ def test_scan() -> None:
     assert shapes(model)["a2"] == "[n]"
 
 
+def test_a_scan_over_something_of_unknown_rank_keeps_the_shapes_of_its_body() -> None:
+    """ONNX Runtime refuses a Scan whose body says no shape of a result."""
+    model = loaded("""g (float[n] s, float[] x) => (float[n] last, float[p, q] all) {
+        last, all = Scan <num_scan_inputs = 1, body = b (float[n] a, float[n] e) => (float[n] a2, float[n] out) {
+            a2 = Add(a, e)  out = Identity(a2) }> (s, x) }""")
+    next(v for v in model.graph.inputs if v.name == "x").shape = None
+    Shapes().run(model, PassContext())
+    assert shapes(model)["a2"] == shapes(model)["out"] == shapes(model)["e"] == "[n]"
+
+
 # -- declarations -----------------------------------------------------------------------------------------
 def test_stale_shapes_give_way_and_are_reported() -> None:
     """A model whose batch was made dynamic afterwards still declares the old one inside."""
