@@ -33,6 +33,7 @@ class Case:
     `must_hold`: the least median ratio to ONNX Runtime at one thread (models/required.py). Without one, and at other
     thread counts, the ratio's interval must reach `NOT_SLOWER`.
     `must_best`: the least median ratio to the best peer, for runs that have other peers.
+    `reference`: the peers that `must_best` counts beside ONNX Runtime on the original; all where there is none.
     `special(found, folder)`: peers that exist for this case only, whose files go into the folder.
     `precision`: what `optimize` is asked for; answers of peers may then be as far off.
     """
@@ -45,6 +46,7 @@ class Case:
     must_hold: float | None = None
     runs: int = 30
     must_best: float | None = None
+    reference: tuple[str, ...] = ()
     special: Callable[[Sequence[Found], Path], Sequence[Peer]] = lambda found, folder: ()
     precision: str = "float32"
 
@@ -60,7 +62,8 @@ def _chain_cases() -> list[Case]:
 
 def _attention_cases() -> list[Case]:
     return [Case(a.name, "attention", a.path, a.inputs, must_hold=a.must_hold, runs=_rounds(a.length),
-                 must_best=MUST_BEST.get(a.name), special=partial(attention_peers.special, a))
+                 must_best=MUST_BEST.get(a.name), reference=attention_peers.references(a),
+                 special=partial(attention_peers.special, a))
             for a in ATTENTIONS]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,9 +63,12 @@ class BenchResult:
         """Round by round, model `other`'s time / model `ours`'s: above 1, `ours` is faster."""
         return median_interval(paired_ratios(self.models[other].samples_s, self.models[ours].samples_s))
 
-    def best_but(self, ours: int) -> int:
-        """The model that is fastest against the first one, model `ours` left out. `ValueError` if there is no other."""
-        return max((i for i in range(len(self.models)) if i != ours), key=lambda i: self.models[i].ratio)
+    def best_but(self, ours: int, names: Collection[str] = ()) -> int:
+        """The model that is fastest against the first one, model `ours` left out; with `names`, of the first and those.
+        `ValueError` if there is no other."""
+        others = [i for i in range(len(self.models)) if i != ours]
+        return max((i for i in others if not i or not names or self.models[i].name in names),
+                   key=lambda i: self.models[i].ratio)
 
     def to_json(self) -> dict[str, Any]:
         return {"threads": self.threads, "runs": self.runs, "versions": self.versions,

@@ -70,7 +70,7 @@ def test_openvino_in_bfloat16_has_wrong_answers(model: Path, tmp_path: Path) -> 
     assert one.reason.startswith("wrong answers: output 0 is")
 
 
-@pytest.mark.parametrize("mask", ["full", "causal", "window", "documents"])
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "documents", "decode"])
 def test_scaled_dot_product_attention_computes_the_exported_graph(mask: str, tmp_path: Path) -> None:
     from models.attention import Attention
     from models.attention_peers import special
@@ -84,7 +84,7 @@ def test_scaled_dot_product_attention_computes_the_exported_graph(mask: str, tmp
     assert sdpa.error < 1e-5
 
 
-@pytest.mark.parametrize("mask", ["full", "causal", "window", "documents", "blocks"])
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "documents", "blocks", "decode"])
 def test_onnx_runtimes_own_attention_computes_the_exported_graph(mask: str, tmp_path: Path) -> None:
     from models.attention import Attention
     from models.attention_peers import special
@@ -92,7 +92,8 @@ def test_onnx_runtimes_own_attention_computes_the_exported_graph(mask: str, tmp_
     case = Attention("small", 192, mask, window=16, density=0.3)
     onnx.save(case.model(), tmp_path / "a.onnx")
     entries = rivals(tmp_path / "a.onnx", case.inputs(), [], tmp_path, special(case, [], tmp_path / "files"))
-    expected = {"MultiHeadAttention", *({"GroupQueryAttention"} if mask in ("causal", "window") else ())}
+    expected = {"decode": {"Attention", "GroupQueryAttention"}}.get(
+        mask, {"MultiHeadAttention", *({"GroupQueryAttention"} if mask in ("causal", "window") else ())})
     assert {one.name for one in entries} == expected
     assert [one.reason for one in entries if one.reason] == []
     assert all(one.error < 1e-5 for one in entries)

@@ -79,7 +79,7 @@ def test_case_names_are_unique_and_chains_carry_their_ratio(group: str) -> None:
     if group == "chains":
         assert sum(c.must_hold is not None for c in cases(group)) >= 9
     elif group == "attention":
-        assert all(c.must_hold is not None for c in cases(group))
+        assert all(c.must_hold is not None and "torch-sdpa" in c.reference for c in cases(group))
     else:
         assert {c.name: c.must_hold for c in cases(group) if c.must_hold is not None}.items() <= MUST_HOLD.items()
 
@@ -159,6 +159,14 @@ def test_a_model_must_reach_its_ratio_to_the_best_peer_where_there_are_peers() -
     assert shortfalls(replace(case, must_best=0.7), {1: result}) == []
     assert shortfalls(case, {2: replace(result, threads=2)}) == []
     assert shortfalls(case, {1: replace(result, models=result.models[:2])}) == []
+    # OpenVINO does not count here, and is still named first.
+    counted = replace(case, reference=("slow",))
+    assert shortfalls(replace(counted, must_best=1.3), {1: result}) == []
+    assert shortfalls(replace(counted, must_best=1.5), {1: result}) == [
+        "1.40x of the best peer (slow), 1.5x is required"]
+    outcome = replace(_with_peers(), case=counted)
+    assert "| openvino 0.80 [0.80, 0.80]; slow 1.40 [1.27, 1.56] |" in report.markdown([outcome], (1,), [])
+    assert outcome.to_json()["reference"]["1"]["name"] == "slow"
     named = {c.name for group in GROUPS for c in cases(group)} | {*ZOO_NAMES, *BATCHES}
     named |= {name for name in MUST_HOLD if name.endswith("_bf16")}  # only where the machine has bfloat16
     assert set(MUST_BEST) <= named
