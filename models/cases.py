@@ -120,8 +120,8 @@ def _built(label: str, name: str, *, dims: dict[str, int] | None = None, other: 
                      options={"INFERENCE_PRECISION_HINT": precision})
                 for one in found if one.kind.name == "openvino" and not one.absent and precision != "float32"]
 
-    return Case(label, "built", path, feeds, others, MUST_HOLD.get(label), runs, MUST_BEST.get(label), special,
-                precision)
+    return Case(label, "built", path, feeds, others, MUST_HOLD.get(label), runs, MUST_BEST.get(label),
+                special=special, precision=precision)
 
 
 def _bfloat16_cases() -> list[Case]:
