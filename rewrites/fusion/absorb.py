@@ -98,7 +98,11 @@ class AbsorbLeftovers(RegionFusion):
                 copies.add(region.nodes, region.clones)
                 pending = True
         for node, reason in refusals.items():
-            if node in free:
+            if node not in free:
+                continue
+            if copies.replace(node, view):
+                self._copied(node, context)
+            else:
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
         return found
 

@@ -18,14 +18,15 @@ from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.region import plan
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
-from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
+from tilegraph.rewrites.fusion.composite import DOMAIN, drop_unread, make_composite
 from tilegraph.rewrites.fusion.copies import Copies
 from tilegraph.rewrites.fusion.grow import grow
 from tilegraph.rewrites.fusion.integers import REASON, parts_of_integers
-from tilegraph.rewrites.fusion.legal import Candidate, price
+from tilegraph.rewrites.fusion.legal import Candidate, elements, price
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
 STAGE = "fusion"
+_FEW = 64  # elements: sizes, and the positions of one short axis
 _CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 
 
@@ -104,13 +105,30 @@ class RegionFusion(CompositePass):
             seeds.extend(sorted(again, key=view.order.__getitem__))
         members = {node for region in found for node in region.nodes if node not in region.clones}
         for node in view.nodes:
-            if node not in members:
-                reason = refusals.get(node) or (f"{node.op_type} is not an operator that regions take"
-                                                if kind_of(node) is None else "no region reaches it")
-                if copies.replace(node, view):
-                    reason = "each kernel that reads it has a copy of it"
+            if node in members or node.domain == DOMAIN:  # a kernel, of this pass or of one before
+                continue
+            if copies.replace(node, view):
+                self._copied(node, context)
+            else:
+                reason = refusals.get(node) or _unreached(node)
                 context.diagnostics.refused(STAGE, node.name or "", reason, op=_shown(node))
         return found
+
+    @staticmethod
+    def _copied(node: ir.Node, context: PassContext) -> None:
+        context.diagnostics.took(STAGE, node.name or "", "each kernel that reads it has a copy of it", op=_shown(node))
+
+
+def _unreached(node: ir.Node) -> str:
+    """Why a node that no region has tried is in none."""
+    if _shown(node) in ("Shape", "Size"):
+        return "ONNX Runtime knows sizes without computing anything"
+    if kind_of(node) is None:
+        return f"{node.op_type} is not an operator that regions take"
+    if all(v.dtype is not None and v.dtype.is_integer() and v.shape is not None and elements(v) <= _FEW
+           for v in node.outputs):
+        return "it works out sizes or positions, too few numbers for a kernel"
+    return "it only moves elements, and no region beside it can take it in"
 
 
 def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -48,12 +48,8 @@ def show_summary(out: Console, report: dict[str, Any]) -> None:
 
 
 def show_decisions(out: Console, report: dict[str, Any]) -> None:
-    """Every decision, the refusals last."""
-    decisions = report.get("decisions", [])
-    taken = [d for d in decisions if d["taken"]]
-    refused = [d for d in decisions if not d["taken"]]
-    known = {(d["subject"], d["reason"]) for d in refused}
-    others = [r for r in report.get("refusals", []) if (r["node"], r["reason"]) not in known]
+    """What was done, and last the refusals that still hold."""
+    taken = [d for d in report.get("decisions", []) if d["taken"]]
     if taken:
         out.print(_table("\nDone", ("stage", "what", "op", "reason"),
                          ((d["stage"], d["subject"], d["op"], d["reason"]) for d in taken)))
@@ -65,10 +61,9 @@ def show_decisions(out: Console, report: dict[str, Any]) -> None:
     if report.get("layout_conversions"):
         out.print(_table("\nLayout conversions", ("value", ">bytes", "reason"),
                          ((c["value"], c["bytes"], c["reason"]) for c in report["layout_conversions"])))
-    if refused or others:
-        rows = [(d["stage"], d["subject"], d["op"], d["reason"]) for d in refused]
-        rows += [("", r["node"], r["op"], r["reason"]) for r in others]
-        out.print(_table("\nRefused", ("stage", "node", "op", "reason"), rows))
+    if report.get("refusals"):
+        out.print(_table("\nRefused", ("stage", "node", "op", "reason"),
+                         ((r.get("stage", ""), r["node"], r["op"], r["reason"]) for r in report["refusals"])))
 
 
 def show_verification(out: Console, result: VerifyResult, *, verbose: bool) -> None:

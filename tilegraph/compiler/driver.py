@@ -128,7 +128,8 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
         rewritten = graph
     summary.nodes_after = _count(graph)
     summary.engines = _engines(graph, slow)
-    summary.refusals = [{"node": d.subject, "op": d.op, "reason": d.reason} for d in run.diagnostics if not d.taken]
+    summary.refusals = [{"stage": d.stage, "node": d.subject, "op": d.op, "reason": d.reason}
+                        for d in run.diagnostics.refusals()]
     summary.seconds = dict(run.diagnostics.seconds)
     return OptimizedModel(model, graph, summary, run.diagnostics, manifest, library, lambda: rewritten)
 

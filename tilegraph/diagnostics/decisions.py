@@ -44,5 +44,17 @@ class Diagnostics:
         return [{"stage": d.stage, "subject": d.subject, "op": d.op, "taken": d.taken, "reason": d.reason,
                  **({"data": d.data} if d.data else {})} for d in self]
 
+    def refusals(self) -> list[Decision]:
+        """The refusals that still hold at the end: of each stage its last word on a subject, and none on what it took
+        later, by itself or as one of the `nodes` of a kernel."""
+        held: dict[tuple[str, str], Decision] = {}
+        for number, decision in enumerate(self._decisions):
+            if not decision.taken:
+                held[decision.stage, decision.subject or f" {number}"] = decision  # what has no name is told apart
+                continue
+            for name in (decision.subject, *decision.data.get("nodes", ())):
+                held.pop((decision.stage, name), None)
+        return list(held.values())
+
     def of(self, stage: str, *, taken: bool | None = None) -> list[Decision]:
         return [d for d in self._decisions if d.stage == stage and (taken is None or d.taken == taken)]

@@ -126,7 +126,9 @@ def test_what_copies_leave_of_a_view_is_taken_in_the_same_run(reader: str) -> No
         s = Constant<value = int64[2] {{64, 32}}>() a, b = Split<axis=1>(x, s) y = MatMul(a, w) z = {reader} }}""")
     assert bodies(made) == [["Split"], ["Split", reader.partition("(")[0].partition("<")[0]]]
     assert {d.subject for d in context.diagnostics if not d.taken} == {"Constant_0", "MatMul_2"}
-    assert not RegionFusion("all").run(made, PassContext()).modified
+    again = PassContext()
+    assert not RegionFusion("all").run(made, again).modified
+    assert {d.subject for d in again.diagnostics} == {"Constant_0", "MatMul_2"}  # kernels are no refusals
     made, context, _ = fuse("""(float[2,96] x, float[64,8] w, float[64,2] r) => (float[2,8] y, float[64,32] z) {
         s = Constant<value = int64[2] {64, 32}>() a, b = Split<axis=1>(x, s) y = MatMul(a, w) z = MatMul(r, b) }""")
     assert bodies(made) == []
@@ -137,7 +139,26 @@ def test_a_view_of_which_every_reader_has_a_copy_says_so() -> None:
     made, context, _ = fuse("""(float[2,96] x) => (float[2,64] y, float[2,32] z) {
         s = Constant<value = int64[2] {64, 32}>() a, b = Split<axis=1>(x, s) y = Neg(a) z = Exp(b) }""")
     assert bodies(made) == [["Split", "Neg"], ["Split", "Exp"]]
-    assert refusal(context, "Split_1") == "each kernel that reads it has a copy of it"
+    assert [d.taken for d in context.diagnostics if d.reason == "each kernel that reads it has a copy of it"] == [True]
+    assert "Split_1" not in {d.subject for d in context.diagnostics.refusals()}
+
+
+def test_what_no_region_tries_has_a_reason() -> None:
+    """Offload "auto" starts no region at a view."""
+    _, context, _ = fuse("""(float[a,b,64] x, float[64,8] w) => (float[c,8] y) {
+        s = Shape(x) k = Constant<value = int64[1] {-1}>() l = Constant<value = int64[1] {64}>()
+        t = Concat<axis=0>(k, l) r = Reshape(x, t) y = MatMul(r, w) }""", "auto")
+    assert refusal(context, "Concat_3") == "it works out sizes or positions, too few numbers for a kernel"
+    assert refusal(context, "Reshape_4") == "it only moves elements, and no region beside it can take it in"
+    assert refusal(context, "Shape_0") == "ONNX Runtime knows sizes without computing anything"
+
+
+def test_extents_that_a_kernel_cannot_tell_apart_are_named() -> None:
+    made = model("(float[a,b,8] x, float[c,64] p, int64[3] t) => (float[a,b,64] y) { y = Reshape(p, t) }")
+    made.graph.inputs[1].shape = ir.Shape(["a*b", 64])
+    context = PassContext()
+    RegionFusion("all").run(made, context)
+    assert refusal(context, "Reshape_0").startswith("the extents of [a, b, 64] do not follow from [a*b, 64]")
 
 
 def test_a_copied_view_stays_in_the_graph_while_another_copy_reads_it() -> None:

@@ -23,9 +23,13 @@ def reshape(source: Prim, shape: Shape) -> Prim:
 
 
 def lower_reshape(c: NodeContext) -> list[Prim]:
-    shape = c.output_shape()
-    if Dim.product(shape) != Dim.product(c.arg(0).shape):
-        raise c.decline(f"cannot show that {_show(c.arg(0).shape)} and {_show(shape)} have as many elements")
+    shape, before = c.output_shape(), c.arg(0).shape
+    if Dim.product(shape) != Dim.product(before):
+        # An extent of a kernel's input is one number there, whatever expression it is called by.
+        if Dim.product(Dim.of(str(d)) for d in shape) == Dim.product(Dim.of(str(d)) for d in before):
+            raise c.decline(f"the extents of {_show(shape)} do not follow from {_show(before)}, which is all that a "
+                            "kernel knows")
+        raise c.decline(f"cannot show that {_show(before)} and {_show(shape)} have as many elements")
     return [reshape(c.arg(0), shape)]
 
 
