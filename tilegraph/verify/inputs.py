@@ -53,12 +53,13 @@ def accepted_inputs(model_path: str | Path, run: Callable[[dict[str, Array]], ob
         from first
 
 
-def nudged(feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """The same inputs with every float moved to its neighbour, up or down by chance: what a last bit can do."""
+def nudged(feeds: Mapping[str, Any], kinds: tuple[type, ...] = (np.float16, np.float32, np.float64)) -> dict[str, Any]:
+    """The same inputs with every float of `kinds` moved to its neighbour, up or down by chance: what a last bit can
+    do."""
     rng = np.random.default_rng(0)
     moved: dict[str, Any] = {}
     for name, value in feeds.items():
-        if isinstance(value, np.ndarray) and value.dtype in (np.float16, np.float32, np.float64):
+        if isinstance(value, np.ndarray) and value.dtype in kinds:
             ends = np.where(rng.integers(0, 2, value.shape), np.inf, -np.inf).astype(value.dtype)
             value = np.where(np.isfinite(value) & (value != 0), np.nextafter(value, ends), value)
         moved[name] = value

@@ -217,3 +217,16 @@ def test_the_bound_follows_the_dtype_that_the_work_was_done_in(make: Pairs, orig
     weights = {"step": F(1 + 2**-22), "much": F(1 + 1e-5)}
     used = {k: np.asarray(v) for k, v in weights.items() if k in candidate}
     assert verify(make(original), make(candidate, **used)).same is same
+
+
+@pytest.mark.parametrize(("factor", "same"), [(1.0, True), (1 + 1e-9, False)])
+def test_float64_rows_of_nearly_one_number_lose_digits_in_any_order_of_sums(make: Pairs, tmp_path: Path, factor: float,
+                                                                            same: bool) -> None:
+    head = "g (double[n, 5] x) => (double[n, 5] y) { "
+    weights = {"one": np.full(5, factor), "last": np.array([-1]), "epsilon": np.float64(F(1e-5))}
+    spelled = make(head + """m = ReduceMean(x, last) d = Sub(x, m) s = Mul(d, d) v = ReduceMean(s, last)
+        e = Add(v, epsilon) r = Sqrt(e) q = Div(d, r) y = Mul(q, one) }""", **weights)
+    x = 1 + 1e-5 * np.random.default_rng(1).standard_normal((20, 5))
+    np.savez(tmp_path / "in.npz", x=x)
+    original = make(head + "y = LayerNormalization<epsilon = 1e-5>(x, one) }", one=np.ones(5))
+    assert verify(original, spelled, inputs=tmp_path / "in.npz").same is same
