@@ -28,6 +28,7 @@ _GENERATORS: dict[str, tuple[Callable[[Lowered], Any], str]] = {
     "Attention": (plan_attention, "tilegraph.codegen.attention"),
     "AttentionTrust": (plan_trusting, "tilegraph.codegen.attention"),
     "AttentionCache": (plan_attention, "tilegraph.codegen.attention.caches"),
+    "AttentionTable": (plan_attention, "tilegraph.codegen.attention.tables"),
     "AttentionSum": (plan_attention, "tilegraph.codegen.attention.pieces"),
     "Gemm": (plan_gemm, "tilegraph.codegen.gemm"),
     "Conv": (plan_conv, "tilegraph.codegen.conv"),

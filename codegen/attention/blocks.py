@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 
 from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.attention import tables
 from tilegraph.codegen.attention.bounds import LOW, Block, Bounds, Interval, can_skip, conditions
 from tilegraph.codegen.attention.ends import Ends
 from tilegraph.codegen.attention.flat import flat_block
@@ -93,6 +94,7 @@ class Blocks:
         one = e.i64(1)
         block = Block((i0, t.Sub(t.Add(i0, rows), one)), (j0, t.Sub(t.Add(j0, columns), one)), rows, columns)
         found = Bounds(e, space, block, Interval(m.neg(bound), bound), self.tile.lanes)
+        found.learn(tables.known(e, space, self.tile, i0, j0))
         whole = found.of(space.x)
         if whole is None:
             self._decided(found, at)

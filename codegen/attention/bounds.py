@@ -12,7 +12,7 @@ concluded from it. Sums of opposite infinities make NaN bounds the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -94,6 +94,10 @@ class Bounds:
         self.lanes = lanes
         self.memo: dict[int, Interval | None] = {}
 
+    def learn(self, known: Mapping[Load, Interval]) -> None:
+        """Takes what is known already of some values."""
+        self.memo.update((id(load), interval) for load, interval in known.items())
+
     def of(self, inst: Inst) -> Interval | None:
         """The interval of `inst`, or None where nothing is known."""
         if id(inst) not in self.memo:
@@ -165,11 +169,12 @@ class Bounds:
         zero = e.i64(0)
         first = get(zero, zero, 1)
         floating = raw.startswith("float")
-        least, most, bad = (e.local(name, raw, self.lanes) for name in ("least", "most", "bad"))
-        e.write(least, 0, first, self.lanes)
-        e.write(most, 0, first, self.lanes)
+        wide = self.lanes * 4 if raw in ("uint8", "int8") else self.lanes
+        least, most, bad = (e.local(name, raw, wide) for name in ("least", "most", "bad"))
+        e.write(least, 0, first, wide)
+        e.write(most, 0, first, wide)
         if floating:
-            e.write(bad, 0, m.const(0, raw), self.lanes)
+            e.write(bad, 0, m.const(0, raw), wide)
 
         def take(value: V, lanes: int) -> None:
             low, high = (m.share(e.read(buffer, raw, 0, lanes)) for buffer in (least, most))
@@ -181,19 +186,20 @@ class Bounds:
                 e.write(least, 0, m.minimum(low, value), lanes)
                 e.write(most, 0, m.maximum(high, value), lanes)
 
-        whole = e.share(t.Div(self.block.columns, e.i64(self.lanes)))
-        done = e.share(t.Mul(whole, e.i64(self.lanes)))
+        sizes = sorted({wide, self.lanes}, reverse=True)  # what whole registers leave, in vectors of floats' lanes
+        ends = [zero, *(e.share(t.Mul(t.Div(self.block.columns, e.i64(n)), e.i64(n))) for n in sizes)]
         with e.loop("r", self.block.rows if by_row else 1) as r:
             if by_column:
-                with e.loop("c", whole) as c:
-                    take(get(r, t.Mul(c, e.i64(self.lanes)), self.lanes), self.lanes)
-                self._rest(r, done, get, take)
+                for n, start, end in zip(sizes, ends, ends[1:], strict=False):
+                    with e.loop("c", t.Div(t.Sub(end, start), e.i64(n))) as c:
+                        take(get(r, t.Add(start, t.Mul(c, e.i64(n))), n), n)
+                self._rest(r, ends[-1], get, take)
             else:
                 take(get(r, zero, 1), 1)
-        low = self._across(e.read(least, raw, 0, self.lanes), lambda a, b: self._smaller(a, b, floating))
-        high = self._across(e.read(most, raw, 0, self.lanes), lambda a, b: self._larger(a, b, floating))
+        low = self._across(e.read(least, raw, 0, wide), lambda a, b: self._smaller(a, b, floating))
+        high = self._across(e.read(most, raw, 0, wide), lambda a, b: self._larger(a, b, floating))
         if floating:
-            nan = self._across(e.read(bad, raw, 0, self.lanes), m.add)
+            nan = self._across(e.read(bad, raw, 0, wide), m.add)
             return Interval(m.add(low, nan), m.add(high, nan))
         if inst.stored == "bool":
             return Interval(m.ne(low, m.const(0, raw)), m.ne(high, m.const(0, raw)))

@@ -9,7 +9,7 @@ from functools import reduce
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import STORAGE, Emitter
 from tilegraph.codegen.tir_math import V, typed
-from tilegraph.ops.attention import AttentionSpace
+from tilegraph.ops.attention import MASKED_BLOCK, AttentionSpace
 from tilegraph.ops.space import Load
 
 
@@ -36,7 +36,7 @@ class Tile:
         group, sum_rows, vectors = (8, 4, 2) if lanes >= 16 else (4, 2, 2)
         panel = vectors * lanes
         # Without a mask long rows save work on each row; with one, square blocks leave out more.
-        rows, columns = (64, 64) if masked else (32, 128)
+        rows, columns = MASKED_BLOCK if masked else (32, 128)
         rows, columns = space.schedule.rows or rows, space.schedule.columns or columns
         known, keys = space.i.extent.as_int(), space.j.extent.as_int()
         if known is not None:

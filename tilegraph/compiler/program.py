@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -13,7 +13,7 @@ from tilegraph.codegen.kernels import KernelStore
 from tilegraph.compiler.packing import Packer
 from tilegraph.compiler.rounds import Local, find_rounds, lifetimes
 from tilegraph.memory import Buffer, plan
-from tilegraph.ops.attention import PARTIAL, lower_attention, plan_attention
+from tilegraph.ops.attention import PARTIAL, TABLE, lower_attention, plan_attention
 from tilegraph.ops.conv import lower_conv, lower_join
 from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
@@ -102,23 +102,31 @@ def lowered_of(function: ir.Function) -> tuple[str, Lowered]:
 
 def _steps(node: ir.Node, function: ir.Function, kind: str, lowered: Lowered, store: KernelStore,
            packer: Packer) -> list[_Step]:
-    """The kernel of the composite `node`, a call of `function`. Of attention also the one that makes its caches before,
-    and the one that adds up the pieces into which tasks may cut the keys."""
+    """The kernel of the composite `node`, a call of `function`. Of attention also those that say what blocks of masks
+    hold and make its caches before, and the one that adds up the pieces into which tasks may cut the keys."""
     position = {value: k for k, value in enumerate(function.inputs)}
     sources = {slot: node.inputs[position[value]] for slot, value in lowered.inputs if value in position}
     results = list(zip(node.outputs, (prim.shape for prim in lowered.outputs), strict=True))
     kinds = [kind]
+    schedule = store.schedules.get(function.name, DEFAULT)
     space = plan_attention(lowered) if kind in ("Attention", "AttentionTrust") else None
+
+    def between(slot: int, what: str, size: Dim) -> None:
+        """What one of the kernels leaves for another. A vector; how long it is only the call knows."""
+        value = ir.Value(name=f"{node.name}_{what}", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
+        sources[slot] = value
+        results.append((value, (size,)))
+
     if space is not None and space.caches_apart:
         kinds.insert(0, "AttentionCache")
     if space is not None and space.pieces > 1:
-        # A vector; how long it is only the call knows.
-        partial = ir.Value(name=f"{node.name}_pieces", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
-        sources[PARTIAL] = partial
-        results.append((partial, (space.partial,)))
+        between(PARTIAL, "pieces", space.partial)
         kinds.append("AttentionSum")
+    if space is not None and space.tables:
+        between(TABLE, "table", replace(space, schedule=schedule).table)
+        kinds.insert(0, "AttentionTable")
     name = (node.name or "") if reports(lowered) else ""
-    chosen = {kind: store.schedules.get(function.name, DEFAULT)}
+    chosen = {kind: schedule, "AttentionTable": schedule}
     return [_step(store.kernel(lowered, one, chosen.get(one, DEFAULT)), lowered, sources, results, packer, name)
             for one in kinds]
 

@@ -12,11 +12,12 @@ import onnx_ir as ir
 
 from tests.numeric.codegen.runner import Array, Compiled, loaded
 from tests.unit.attention.attn_support import fused
-from tilegraph.codegen.attention import caches, generate, pieces
+from tilegraph.codegen.attention import caches, generate, pieces, tables
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.isa import Isa, host
-from tilegraph.ops.attention import PARTIAL, AttentionSpace, lower_attention, plan_attention
-from tilegraph.ops.prims import Input
+from tilegraph.ops.attention import PARTIAL, TABLE, AttentionSpace, lower_attention, plan_attention
+from tilegraph.ops.prims import Input, Lowered
+from tilegraph.spec.dims import Dim
 
 _SIZES = frozenset({"Shape", "Gather", "Concat", "Squeeze", "Unsqueeze"})
 
@@ -25,17 +26,25 @@ _SIZES = frozenset({"Shape", "Gather", "Concat", "Squeeze", "Unsqueeze"})
 class _Several(Compiled):
     """The kernel with those beside it, one after the other: exactly one of the last two writes the result.
 
-    `first`: what makes the caches. `second`: what adds up pieces.
+    `table`: what says what blocks of masks hold. `first`: what makes the caches. `second`: what adds up pieces.
     """
 
+    table: Compiled | None = None
     first: Compiled | None = None
     second: Compiled | None = None
 
     def _run(self, feeds: Mapping[str, Array], tasks: int, buffer: Callable[[int, int], Any]) -> list[Array]:
+        plain = self.lowered
+        if self.table is not None:
+            (held,) = self.table._run(feeds, tasks, buffer)
+            value = ir.Value(name="table", shape=ir.Shape(held.shape), type=ir.TensorType(ir.DataType.FLOAT))
+            self.lowered = replace(plain, inputs=(*plain.inputs, (TABLE, value)))
+            feeds = {**feeds, "table": held}
         if self.first is not None:
             made = self.first._run(feeds, tasks, buffer)
             self.before = dict(zip(self.first.kernel.outputs, made, strict=True))
         results = super()._run(feeds, tasks, buffer)
+        self.lowered = plain
         if self.second is None:
             return results
         left = results.pop()
@@ -70,10 +79,15 @@ def compile_attention(model: onnx.ModelProto, isa: Isa | None = None) -> tuple[C
 
     first = Compiled(lowered, none, *compiled(caches.generate)) if space.caches_apart else None
     second = Compiled(lowered, none, *compiled(pieces.generate)) if space.pieces > 1 else None
-    left = lowered if second is None else replace(
-        lowered, outputs=(*lowered.outputs, Input((space.partial,), "float32")), stored=(*lowered.stored, "float"))
+    left = lowered if second is None else _leaving(lowered, space.partial)
+    table = Compiled(_leaving(left, space.table), none, *compiled(tables.generate)) if space.tables else None
     kernel, entry, library = compiled(generate)
-    return _Several(left, none, kernel, entry, library, first=first, second=second), space, graph
+    return _Several(left, none, kernel, entry, library, table=table, first=first, second=second), space, graph
+
+
+def _leaving(lowered: Lowered, size: Dim) -> Lowered:
+    """`lowered` with one more result, which a kernel leaves for another one."""
+    return replace(lowered, outputs=(*lowered.outputs, Input((size,), "float32")), stored=(*lowered.stored, "float"))
 
 
 def run(compiled: Compiled, graph: ir.Model, feeds: dict[str, Array], tasks: int = 1, offset: int = 0) -> Array:

@@ -13,6 +13,8 @@ from tilegraph.spec.schedule import DEFAULT, Schedule
 FEW = 8  # queries; with fewer, keys are read where they are instead of being packed
 PARTIAL = 1 << 20  # the slot of what pieces leave, in the kernel that adds them up
 PIECE_HEAD = 16  # elements, as are the rows of pieces: whole cache lines
+TABLE = PARTIAL + 1  # the slot of what a table says about blocks of masks, in the kernel that reads it
+MASKED_BLOCK = (64, 64)  # queries and keys of a block where a mask may hide some
 ENOUGH = 16  # tasks that are enough for the threads of most machines
 LEAST = 32  # keys that are worth a piece
 
@@ -158,6 +160,32 @@ class AttentionSpace:
         enough = others >= ENOUGH or (keys is not None and keys < heads * LEAST)
         alone = self.guarded or self.hides is not None
         return 1 if enough or alone or self.has_few is False else heads
+
+    @property
+    def tables(self) -> tuple[Load, ...]:
+        """Masks in memory that change along queries and keys, and that several heads or batches share: a kernel of its
+        own finds once a run what each block of them holds."""
+        if self.has_few is True or self.length is not None:
+            return ()
+        found = [one for one in insts(self.x) if isinstance(one, Load) and one.dtype in ("bool", "float32")
+                 and {self.i, self.j} <= one.address.vars() and one.address.coef(self.j) == 1
+                 and not one.args and not one.present]
+        used = set().union(*(one.address.vars() for one in found))
+        return tuple(found) if any(v.extent != 1 and v not in used for v in self.batch) else ()
+
+    @property
+    def table_batch(self) -> tuple[Var, ...]:
+        """The batch loops along which one of `tables` changes."""
+        used = set().union(*(one.address.vars() for one in self.tables))
+        return tuple(v for v in self.batch if v in used)
+
+    @property
+    def table(self) -> Dim:
+        """How many float32 elements a table takes: [`table_batch`, block of queries, block of keys, mask, 2], the least
+        and the greatest element of each; 0 and 1 for bools."""
+        blocks = [v.extent.ceildiv(size or usual) for v, size, usual in zip(
+            (self.i, self.j), (self.schedule.rows, self.schedule.columns), MASKED_BLOCK, strict=True)]
+        return Dim.product([*(v.extent for v in self.table_batch), *blocks]) * (2 * len(self.tables))
 
     @property
     def piece_pitch(self) -> int:
