@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-import tempfile
 import time
 from functools import lru_cache
-from pathlib import Path
 
+from models.native import loaded
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.isa import host
-from tilegraph.codegen.library import link
 from tilegraph.spec.dims import Dim
 
 _SUMS, _STEPS, _RUNS = 24, 4096, 400
-
-
-class _Any(ctypes.Structure):
-    _fields_ = (("type_index", ctypes.c_int32), ("padding", ctypes.c_int32), ("value", ctypes.c_int64))
 
 
 @lru_cache(maxsize=1)
@@ -45,18 +39,12 @@ def peak() -> float:
     for k, acc in enumerate(sums):
         e.write(out, k * lanes, e.read(acc, "float32", 0, lanes), lanes)
     made = e.finish("tg_peak", [], extent=Dim.of(_STEPS), align=1, scratch=Dim.of(0), grain=Dim.of(1))
-    data = t.compile_object(made.func, triple=isa.triple, mcpu=isa.llvm_mcpu, mattr=[])
+    run = loaded(made, isa)
     memory = (ctypes.c_float * (count * lanes + 16))(*([0.5] * (count * lanes)))
     start = ctypes.addressof(memory)
-    values = (_Any * 4)(_Any(4, 0, start + -start % 64), _Any(4, 0, 0), _Any(1, 0, 0), _Any(1, 0, _STEPS))
-    with tempfile.TemporaryDirectory(prefix="tilegraph-peak-") as folder:
-        path = Path(folder) / "peak.so"
-        link({"tg_peak": data}, path)
-        entry = ctypes.CDLL(str(path))["__tvm_ffi_tg_peak"]
     best = math.inf
     for _ in range(_RUNS):
         begin = time.perf_counter()
-        if entry(None, values, 4, ctypes.byref(_Any())):
-            raise RuntimeError("the loop that measures the peak failed")
+        run([start + -start % 64, 0], 0, _STEPS)
         best = min(best, time.perf_counter() - begin)
     return 2.0 * lanes * count * _STEPS / best

@@ -25,6 +25,7 @@ from tilegraph.spec.filters import Filters
 # Products that are summed by themselves, about as many as in ONNX Runtime: with 576 errors reached 2.4 times its own.
 # Plain results have one sum, and so few products (`ops.conv.lower`) that their parts need no memory.
 CHUNK = 144
+_ODD_UNITS = 16  # of a kernel, below which two threads would share an odd number badly
 
 
 def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
@@ -160,6 +161,21 @@ class Direct(Sliding):
             self.finishing = t.EQ(c, e.i64(self.chunks - 1))
             walk()
 
+    def shared(self, parts: int, length: int) -> int:
+        """Twice as many where units are odd and few. A panel then serves its parts one after the other, so that its
+        weights are not fetched again."""
+        units = parts * -(-self.space.blocks // self.vectors) * (self.space.n.as_int() or 1)
+        if units % 2 == 0 or units >= _ODD_UNITS:
+            return parts
+        if self.row is None:
+            if -(-length // self.width) < 4 * parts:  # a part has two tiles at least
+                return parts
+            self.width = _even(length, widest(self.vectors, 32 * self.lanes), 2 * parts)
+        elif length < 2 * parts:
+            return parts
+        self.streaming = True
+        return 2 * parts
+
     # -- tiles ------------------------------------------------------------------------------------------------
     def tile(self, width: int, taps: Taps) -> None:
         """One loop nest for each tap of a line: taps that read the same elements would share them in registers that
@@ -282,8 +298,8 @@ class Direct(Sliding):
         self.epilogue(made, width)
 
 
-def _even(length: int, width: int) -> int:
-    """The widest tile of at most `width`, not much less, that leaves the smallest rest."""
+def _even(length: int, width: int, parts: int = 1) -> int:
+    """The widest tile of at most `width`, not much less, that leaves the smallest rest of so many parts of a line."""
     if length <= width:
         return length
-    return min(range(width, max(width * 3 // 4, 1) - 1, -1), key=lambda w: (-length % w, -w))
+    return min(range(width, max(width * 3 // 4, 1) - 1, -1), key=lambda w: (-length % (w * parts), -w))

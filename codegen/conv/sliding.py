@@ -32,7 +32,7 @@ class Sliding(Results):
 
     width: int  # results of a line that are summed at once
     repeatable = False  # a result may be made twice, and whole tiles at the borders are worth their code
-    streaming = False  # panels share no part of the source: the parts of an image follow each other, as they lie
+    streaming = False  # the parts of an image follow each other for one panel, then for the next
 
     def __init__(self, space: ConvSpace, vector_bits: int) -> None:
         super().__init__(space, vector_bits)
@@ -93,15 +93,20 @@ class Sliding(Results):
             size = max(PIXELS // self.width, 1) * self.width
             static = self.line.out.as_int()
             if static is not None:
-                if static <= size + size // 2:
+                parts = self.shared(1 if static <= size + size // 2 else round(static / size), static)
+                if parts == 1:
                     return 1, 0, Dim.of(1), self.line.out
-                size = -(-static // (round(static / size) * self.width)) * self.width
+                size = -(-static // (parts * self.width)) * self.width
             return 1, size, self.line.out.ceildiv(size), Dim.of(size)
         height, length = self.row.out.as_int(), self.line.out.as_int()
         rows = 4 if length is None else max(1, -(-PIXELS // length))
         if height is not None:
-            rows = -(-height // max(1, round(height / rows)))
+            rows = -(-height // self.shared(max(1, round(height / rows)), height))
         return rows, 0, self.row.out.ceildiv(rows), self.line.out * rows
+
+    def shared(self, parts: int, length: int) -> int:
+        """How many parts an image whose `length` would be cut into `parts` is cut into, for threads to share."""
+        return parts
 
     def _unit(self, p: t.Expr, part: t.Expr, vectors: int, rows: int, line: int) -> None:
         e, space = self.e, self.space

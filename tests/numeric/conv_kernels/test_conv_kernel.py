@@ -94,6 +94,18 @@ def test_two_threads_share_few_tiles_evenly(channels: int, size: int) -> None:
     assert extent % 2 == 0
 
 
+@pytest.mark.parametrize(("k", "size", "kernel", "attributes", "units"), [
+    (160, 7, (1, 1), "", 10), (48, 13, (3, 3), "pads=[1,1,1,1], strides=[2,2]", 2),
+    (48, 3, (1, 1), "", 1),  # nine results are one tile
+])
+def test_two_threads_share_few_units_evenly(k: int, size: int, kernel: tuple[int, int], attributes: str,
+                                            units: int) -> None:
+    feeds = feeds_of(1, 160, k, (size, size), kernel)
+    text = text_of(feeds, attributes)
+    assert compiled(body(text)).kernel.extent == units
+    close(run(text, feeds), reference(text, feeds))
+
+
 @pytest.mark.parametrize(("c", "k", "kernel", "attributes"), [
     (3, 32, (7, 7), "pads=[3,3,3,3], strides=[2,2]"),
     (1, 16, (3, 3), "pads=[1,1,1,1]"),
