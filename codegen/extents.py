@@ -43,11 +43,29 @@ class Extents:
 
     def _opaque(self, atom: Opaque) -> t.Expr:
         args = [self.dim(a) for a in atom.args]
-        node = {"//": t.Div, "%": t.Rem, "min": t.Min, "max": t.Max}[atom.op]
+        if atom.op in ("//", "%"):
+            return self._floored(atom, *args)
+        node = t.Min if atom.op == "min" else t.Max
         result = args[0]
         for arg in args[1:]:
             result = node(result, arg)
         return result
+
+    def _floored(self, atom: Opaque, left: t.Expr, right: t.Expr) -> t.Expr:
+        """Rounded down below 0, too, as the plugin does: with a line of no elements (w - 1) // 2 + 1 is 0."""
+        node = t.Div if atom.op == "//" else t.Rem
+        low, divisor = atom.args[0].least, atom.args[1].as_int()
+        if low is not None and low >= 0:
+            return node(left, right)
+        if low is not None and divisor is not None and divisor > 0:
+            whole = -(low // divisor)
+            result = node(t.Add(left, self.i64(whole * divisor)), right)
+            return t.Sub(result, self.i64(whole)) if atom.op == "//" else result
+        rest = t.Rem(left, right)
+        below = t.LT(rest, self.i64(0))
+        if atom.op == "%":
+            return t.Select(below, t.Add(rest, right), rest)
+        return t.Sub(t.Div(left, right), t.Select(below, self.i64(1), self.i64(0)))
 
     def index(self, ix: Ix, at: Mapping[Var, t.Expr] | None = None) -> t.Expr:
         """An index expression at the current loop values, or at others where `at` gives them."""

@@ -21,6 +21,15 @@ UNROLLED = 12  # an epilogue of more vector instructions is a loop over the resu
 STREAMED = 3 << 18  # bytes of weights that the level 2 cache does not keep from one run to the next
 
 
+def _results_exist(space: ConvSpace) -> tuple[tuple[Dim, Dim], ...]:
+    """Pools over less than a window, by less than a stride, have one result in ONNX Runtime, which rounds towards 0, and
+    none here: the run refuses what would be another answer."""
+    if space.kind not in ("max", "average", "padded_average"):
+        return ()
+    return tuple((Dim.min(a.out, 1), Dim.of(1)) for a in space.axes
+                 if a.stride > 1 and a.out.as_int() is None and (a.kernel.value - 1) * a.dilation > 2 * a.before)
+
+
 class Results(ABC):
     """`vectors`: blocks of channels of a panel. `panel` is the number of the current one, which has `now` of them, all
     of one `phase` (along each spatial dim) in transposed convolutions whose windows overlap or are cut."""
@@ -53,7 +62,7 @@ class Results(ABC):
             filters = (*filters, (space.bias_slot, Filters("bias", self.lanes)))
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
         return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, filters=filters,
-                             items=item_strides(space))
+                             equal=_results_exist(space), items=item_strides(space))
 
     def set_loop(self, var: Var | None, value: t.Expr) -> None:
         if var is not None:

@@ -9,6 +9,7 @@ Symbols stand for non-negative integers that are known when the model runs.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -101,6 +102,21 @@ class Dim:
             if coef == 1 and len(mono) == 1 and isinstance(mono[0], str):
                 return mono[0]
         return None
+
+    @property
+    def least(self) -> int | None:
+        """A number that no binding of the symbols (from 0 on) goes below; None where none is known."""
+        total = 0
+        for mono, coef in self.terms:
+            if not mono:
+                total += coef
+                continue
+            lows = [0 if isinstance(atom, str) else _least(atom) for atom in mono]
+            known = [low for low in lows if low is not None]
+            if coef < 0 or len(known) < len(lows) or (len(known) > 1 and min(known) < 0):
+                return None
+            total += coef * math.prod(known)
+        return total
 
     def evaluate(self, binding: Mapping[str, int]) -> int:
         """The value under `binding`; `KeyError` names a missing symbol."""
@@ -246,6 +262,22 @@ def _apply(atom: Opaque, binding: Mapping[str, int]) -> int:
     values = [a.evaluate(binding) for a in atom.args]
     return {"//": lambda: values[0] // values[1], "%": lambda: values[0] % values[1],
             "min": lambda: min(values), "max": lambda: max(values)}[atom.op]()
+
+
+def _least(atom: Opaque) -> int | None:
+    lows = [a.least for a in atom.args]
+    known = [low for low in lows if low is not None]
+    if atom.op == "max":
+        return max(known, default=None)
+    if atom.op == "min":
+        return min(known) if len(known) == len(lows) else None
+    low, divisor = lows
+    if divisor is None or divisor < 0:
+        return None
+    if atom.op == "%":
+        return 0
+    exact = atom.args[1].as_int()
+    return None if low is None else low // exact if exact else 0 if low >= 0 else None
 
 
 def _make(op: str, args: list[Dim]) -> Dim:

@@ -136,3 +136,13 @@ def test_expressions_of_exporters(text: str, expected: Dim) -> None:
 @pytest.mark.parametrize("text", ["a b", "?", "seq/2", "Max(1", "f(x)", "1 +", "(", "a.b_dim_1", "unk__12"])
 def test_what_is_no_expression_is_one_symbol(text: str) -> None:
     assert Dim.of(text).symbols == {text}
+
+
+@pytest.mark.parametrize(("text", "least"), [
+    ("n", 0), ("n+3", 3), ("2*n-1", -1), ("(n-1)//2", -1), ("(n-3)//2+1", -1), ("(n-1)//2*(m-1)", None), ("5-n", None),
+    ("(n-3)%4", 0), ("min(n-2, 7)", -2), ("max(n-2, 1)", 1), ("min(4-n, 2)", None), ("max(4-n, n)", 0), ("n//m", 0),
+    ("n*m+4", 4)])
+def test_the_least_that_a_dim_can_be(text: str, least: int | None) -> None:
+    assert Dim.of(text).least == least
+    if least is not None:
+        assert least <= min(Dim.of(text).evaluate({"n": n, "m": m}) for n in range(9) for m in range(1, 4))
