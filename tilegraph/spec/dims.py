@@ -128,13 +128,17 @@ class Dim:
             total += product
         return total
 
-    def substitute(self, binding: Mapping[str, DimLike]) -> Dim:
+    def substitute(self, binding: Mapping[str, DimLike] | Mapping[Atom, DimLike]) -> Dim:
+        """With other dims in the place of symbols, or of whole atoms."""
+        known: Mapping[Any, DimLike] = binding
         total = Dim.of(0)
         for mono, coef in self.terms:
             product = Dim.of(coef)
             for atom in mono:
-                if isinstance(atom, str):
-                    product = product * (Dim.of(binding[atom]) if atom in binding else Dim.symbol(atom))
+                if atom in known:
+                    product = product * Dim.of(known[atom])
+                elif isinstance(atom, str):
+                    product = product * Dim.symbol(atom)
                 else:
                     product = product * _make(atom.op, [a.substitute(binding) for a in atom.args])
             total = total + product
@@ -290,6 +294,17 @@ def _make(op: str, args: list[Dim]) -> Dim:
     exact = left.exact_div(right)
     if exact is not None:
         return exact if op == "//" else Dim.of(0)
+    by = right.as_int()
+    if op == "//" and by is not None and by > 0:
+        # floor((by*a + b) / by) = a + floor(b / by), and floor(floor(a / b) / c) = floor(a / (b*c)). Negative terms
+        # stay where they are:
+        # ((h-1)//2)+1 is seen to be no less than 1.
+        whole = Dim({m: c // by for m, c in left.terms if c >= by and (c % by == 0 or m == ())})
+        if whole.terms:
+            return whole + _make(op, [left - whole * by, right])
+        inner = left.terms[0][0][0] if len(left.terms) == 1 and len(left.terms[0][0]) == 1 else None
+        if isinstance(inner, Opaque) and inner.op == op and left.terms[0][1] == 1 and (inner.args[1].as_int() or 0) > 0:
+            return _make(op, [inner.args[0], inner.args[1] * by])
     return Dim({(Opaque(op, (left, right)),): 1})
 
 

@@ -45,3 +45,21 @@ def test_copies_keep_every_bit() -> None:
     made = optimize(proto(text, 18))
     assert made.summary.engines.get("onnxruntime", 0) == 0
     np.testing.assert_array_equal(served(made, {"s": state})[0].view(np.uint32), bits[0])
+
+
+NORM = """(float[N,8,H,W] x) => (float[N,16,P,Q] y) {{
+    w = Constant<value = float[16,8,1,1] {{{weights}}}>() s = Constant<value = float[4] {{1, 0.5, 2, 1}}>()
+    t = Constant<value = float[4] {{0, 1, -1, 0.25}}>() groups = Constant<value = int64[3] {{0, 4, -1}}>()
+    c = Conv<strides=[2,2]>(x, w) flat = Reshape(c, groups) n = InstanceNormalization(flat, s, t)
+    shape = Shape(c) z = Reshape(n, shape) g = Sigmoid(z) y = Mul(z, g) }}"""
+
+
+def test_group_normalisation_behind_a_stride() -> None:
+    """Open sizes: its kernel has both Reshapes, whose extents are those of the convolution's result."""
+    model = proto(NORM.format(weights=numbers(16 * 8, 7)), 18)
+    made = optimize(model, offload="all")
+    (ops,) = [d.data["ops"] for d in made.diagnostics.of("fusion", taken=True)]
+    assert ops.count("Reshape") == 2
+    for n, h, w in ((1, 9, 12), (2, 5, 3)):
+        feeds = {"x": normal(n, 8, h, w)}
+        same(served(made, feeds), reference(model, feeds))

@@ -49,6 +49,21 @@ def test_division_agrees_with_evaluation(a: Dim, n: int, binding: dict[str, int]
     assert a.ceildiv(n).evaluate(binding) == -(-x // n)
 
 
+@pytest.mark.parametrize(("text", "same"), [
+    ("(((h-1)//2)//2)+1", "((h-1)//4)+1"),  # what two strides of 2 leave, and one of 4
+    ("((2*h-1)//2)+1", "h"),  # a stride of 2 behind upsampling
+    ("(6*h+5*w+7)//3", "2*h+2+((5*w+1)//3)"),
+])
+def test_floor_divisions_are_simplified(text: str, same: str) -> None:
+    assert parse(text) == parse(same)
+
+
+def test_divisions_of_other_divisors_stay() -> None:
+    assert parse("((h+1)//2)//2") != parse("(h+1)//2")
+    assert str(parse("((h-1)//2)+1")) == "((h-1)//2)+1"
+    assert str(parse("((h//w)//2)")) == "((h//w)//2)"
+
+
 @given(dims, dims, bindings)
 def test_symbolic_division_agrees_where_it_is_defined(a: Dim, b: Dim, binding: dict[str, int]) -> None:
     y = b.evaluate(binding)

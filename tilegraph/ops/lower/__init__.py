@@ -13,6 +13,7 @@ import onnx_ir as ir
 from tilegraph.ops.count import requires
 from tilegraph.ops.dtypes import NARROW, stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, quotient, shape_of
+from tilegraph.ops.lower.extents import Renames
 from tilegraph.ops.lower.gathers import takes_slices
 from tilegraph.ops.lower.resize import mode_of
 from tilegraph.ops.lower.steps import steps_follow
@@ -101,7 +102,7 @@ class _Operands(list[Prim | None]):
 
 
 class _Context(NodeContext):
-    def __init__(self, node: ir.Node, args: _Operands, opset: int, rename: Mapping[Dim, Dim]) -> None:
+    def __init__(self, node: ir.Node, args: _Operands, opset: int, rename: Renames) -> None:
         super().__init__(node, args, opset, rename)
         self._reasons = args.reasons
 
@@ -122,14 +123,14 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
 
     Raises `Decline` with the node and the reason.
     """
-    lowered = _lower(nodes, outputs, opsets, {}, extra or {})
-    unbound = _unbound(lowered, {})
+    lowered = _lower(nodes, outputs, opsets, Renames(), extra or {})
+    unbound = _unbound(lowered, Renames())
     if unbound:
         dims = {d for _, value in lowered.inputs for d in shape_of(value)}
-        rename = {d: Dim.symbol(str(d)) for d in dims if d.symbols & unbound and d.bare_symbol is None}
+        rename = Renames(dims, unbound)
         if rename:
-            # A copy: what nodes make of the renamed extents is added to it.
-            lowered = _lower(nodes, outputs, opsets, dict(rename), extra or {})
+            # Another one: what nodes make of the renamed extents is added to it.
+            lowered = _lower(nodes, outputs, opsets, Renames(dims, unbound), extra or {})
             unbound = _unbound(lowered, rename)
         if unbound:
             raise Decline(f"the extent {min(unbound)} is not known from the inputs of the kernel")
@@ -154,7 +155,7 @@ def reports(lowered: Lowered) -> bool:
                and requires(prim.fn, [a.dtype for a in prim.operands]) for prim in prims_of(lowered))
 
 
-def _unbound(lowered: Lowered, rename: Mapping[Dim, Dim]) -> set[str]:
+def _unbound(lowered: Lowered, rename: Renames) -> set[str]:
     """Symbols of the computation that are not by themselves a dim of an input which it reads.
 
     The inputs count as they lie outside: a reshape inside the region gives them dims that nobody knows.
@@ -168,7 +169,7 @@ def _unbound(lowered: Lowered, rename: Mapping[Dim, Dim]) -> set[str]:
 
 
 def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int],
-           rename: dict[Dim, Dim], extra: Mapping[tuple[str, str], Rule]) -> Lowered:
+           rename: Renames, extra: Mapping[tuple[str, str], Rule]) -> Lowered:
     prims: dict[ir.Value, Prim | Decline] = {}
     slots: list[ir.Value] = []
 
@@ -207,7 +208,7 @@ def _lower(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mappin
     return Lowered(tuple(found), stored, tuple((slot, slots[slot]) for slot in sorted(used)))
 
 
-def _learn(rename: dict[Dim, Dim], value: ir.Value, prim: Prim) -> None:
+def _learn(rename: Renames, value: ir.Value, prim: Prim) -> None:
     """A window's result has extents that its rule computes from renamed ones: views behind it must know them."""
     if value.shape is None:
         return
@@ -217,7 +218,7 @@ def _learn(rename: dict[Dim, Dim], value: ir.Value, prim: Prim) -> None:
             rename.setdefault(Dim.of(inferred), dim)
 
 
-def _outside(value: ir.Value, slots: list[ir.Value], rename: Mapping[Dim, Dim], narrow: bool) -> Prim:
+def _outside(value: ir.Value, slots: list[ir.Value], rename: Renames, narrow: bool) -> Prim:
     name = "" if value.dtype is None else value.dtype.name.lower()
     if narrow and name in NARROW:
         slots.append(value)

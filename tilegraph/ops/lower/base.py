@@ -12,6 +12,7 @@ from tilegraph.ops.broadcast import broadcast
 from tilegraph.ops.count import cost_of
 from tilegraph.ops.dtypes import COMPUTE, stored_name
 from tilegraph.ops.index import Ix
+from tilegraph.ops.lower.extents import Renames
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.ops.pointwise.base import CONSTANTS
 from tilegraph.ops.prims import Const, Decline, Point, Prim, Reduce, View
@@ -22,11 +23,11 @@ class NodeContext:
     """One node being lowered: its operands as prims, attributes, opset and constant inputs."""
 
     def __init__(self, node: ir.Node, args: Sequence[Prim | None], opset: int,
-                 rename: Mapping[Dim, Dim] | None = None) -> None:
+                 rename: Renames | None = None) -> None:
         self.node = node
         self.args = list(args)
         self.opset = opset
-        self.rename = rename or {}
+        self.rename = Renames() if rename is None else rename
 
     def arg(self, i: int) -> Prim:
         """Operand i, which must be present."""
@@ -95,7 +96,7 @@ def _constant_node(node: ir.Node) -> np.ndarray[Any, Any] | None:
     return None
 
 
-def shape_of(value: ir.Value, rename: Mapping[Dim, Dim] | None = None) -> Shape:
+def shape_of(value: ir.Value, rename: Renames | None = None) -> Shape:
     """The value's shape as dims; `Decline` naming the value where it is unknown."""
     name = value.name or "?"
     if value.type is not None and not isinstance(value.type, ir.TensorType):
@@ -108,7 +109,7 @@ def shape_of(value: ir.Value, rename: Mapping[Dim, Dim] | None = None) -> Shape:
         if known is None:
             raise Decline(f"a dim of {name} is unknown", name)
         dim = Dim.of(known)
-        dims.append(rename.get(dim, dim) if rename else dim)
+        dims.append(rename.of(dim) if rename else dim)
     return tuple(dims)
 
 
