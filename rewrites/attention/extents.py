@@ -20,6 +20,7 @@ from tilegraph.rewrites.normalise.edit import Names
 from tilegraph.rewrites.normalise.infer.info import shape_of, to_ir_shape
 from tilegraph.spec.dims import Dim, Opaque
 
+_WAY = 48  # nodes that put a mask together
 Place = int | tuple[ir.Value, int]  # where a size is from: itself, or an axis of a value
 
 
@@ -76,21 +77,92 @@ def expand(core: Core, graph: ir.Graph, names: Names) -> bool:
     for node in [n for n in graph if n in core.between or n is core.second]:
         scores = next((shape for v in node.inputs if v in made and (shape := _whole(v)) is not None), None)
         if scores is not None and kind_of(node) == "pointwise":
-            for index, value in enumerate(node.inputs):
-                target = None if value is None or value in made else _target(value, scores)
-                places = None if target is None else [_place(dim, sources) for dim in target]
-                if value is not None and target is not None and places and None not in places:
-                    size = _put_together(node, [p for p in places if p is not None], graph, names)
-                    wide = ir.node("Expand", [value, size], name=names.node(f"{value.name}_expand"))
-                    wide.outputs[0].name = names.value(f"{value.name}_expanded")
-                    wide.outputs[0].type, wide.outputs[0].shape = value.type, to_ir_shape(target)
-                    graph.insert_before(node, [wide])
-                    node.replace_input_with(index, wide.outputs[0])
-                    changed = True
+            widener = _Widener(scores, sources, made, graph, names)
+            for index in range(len(node.inputs)):
+                changed |= widener.widen(node, index)
         if changed and scores is not None:
             _complete(node, scores, made)
         made.update(node.outputs)
     return changed
+
+
+class _Widener:
+    """Expands what is broadcast against scores of shape `scores`, on the way from where masks are put together too:
+    one of `past+1` and one of `total` are added up before they meet the scores."""
+
+    def __init__(self, scores: tuple[Dim, ...], sources: list[ir.Value], made: set[ir.Value], graph: ir.Graph,
+                 names: Names) -> None:
+        self.scores = scores
+        self.sources = sources
+        self.made = made
+        self.graph = graph
+        self.names = names
+        self.seen: set[ir.Node] = set()
+
+    def widen(self, node: ir.Node, index: int) -> bool:
+        """Expands operand `index` of `node`, or operands of the pointwise nodes that make it; whether there was one."""
+        value = node.inputs[index]
+        if value is None or value in self.made:
+            return False
+        changed = self._upstream(value)
+        target = _target(value, self.scores)
+        places = None if target is None else [_place(dim, self.sources) for dim in target]
+        if target is None or not places or None in places:
+            return changed
+        self._expand(node, index, target, [p for p in places if p is not None])
+        return True
+
+    def _upstream(self, value: ir.Value) -> bool:
+        """The same for the operands of the node that makes `value`, where they do not fit each other for certain."""
+        maker = value.producer()
+        if maker is None or maker in self.seen or maker.graph is not self.graph or kind_of(maker) != "pointwise" \
+                or len(self.seen) >= _WAY or self._is_before(maker):
+            return False
+        self.seen.add(maker)
+        if _joined(maker) is not None:
+            inner = [self._upstream(v) for v in maker.inputs if v is not None]
+            return any(inner)
+        widened = [self.widen(maker, k) for k in range(len(maker.inputs))]
+        shape = _joined(maker)
+        if shape is not None:
+            value.shape = to_ir_shape(shape)
+        self.graph.sort()  # what has the sizes may come later
+        return any(widened)
+
+    def _expand(self, node: ir.Node, index: int, target: tuple[Dim, ...], places: list[Place]) -> None:
+        value = node.inputs[index]
+        assert value is not None
+        size = _put_together(node, places, self.graph, self.names)
+        wide = ir.node("Expand", [value, size], name=self.names.node(f"{value.name}_expand"))
+        wide.outputs[0].name = self.names.value(f"{value.name}_expanded")
+        wide.outputs[0].type, wide.outputs[0].shape = value.type, to_ir_shape(target)
+        self.graph.insert_before(node, [wide])
+        node.replace_input_with(index, wide.outputs[0])
+
+    def _is_before(self, maker: ir.Node) -> bool:
+        """Whether what has the sizes is made of what `maker` makes."""
+        reached: set[ir.Node] = set()
+        stack = [v.producer() for v in self.sources]
+        while stack:
+            node = stack.pop()
+            if node is maker:
+                return True
+            if node is not None and node not in reached:
+                reached.add(node)
+                stack.extend(v.producer() for v in node.inputs if v is not None)
+        return False
+
+
+def _joined(node: ir.Node) -> tuple[Dim, ...] | None:
+    """The shape to which the operands of `node` broadcast for certain."""
+    shapes = [_whole(v) for v in node.inputs if v is not None]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes):
+        return None
+    rank = max(map(len, known))
+    dims = [{shape[k - rank + len(shape)] for shape in known if k >= rank - len(shape)} - {Dim.of(1)}
+            for k in range(rank)]
+    return tuple(next(iter(d), Dim.of(1)) for d in dims) if all(len(d) < 2 for d in dims) else None
 
 
 def _whole(value: ir.Value | None) -> tuple[Dim, ...] | None:

@@ -47,11 +47,15 @@ def expanded() -> onnx.ModelProto:
     return model(nodes, two=np.array([2]), half=np.float32(0.5), low=np.float32(-10000))
 
 
-def named() -> onnx.ModelProto:
-    """A mask of which only its own names are known."""
-    proto = model([N("MatMul", ["q", "k"], ["x"]), N("Add", ["x", "m"], ["y"]), N("Softmax", ["y"], ["p"], axis=-1),
+def named(summed: bool = False) -> onnx.ModelProto:
+    """A mask of which only its own names are known; `summed`: added to one of the keys' length before the scores, as
+    decoders add padding of the total length to what past and new keys say."""
+    proto = model([*([N("Add", ["w", "m"], ["both"])] if summed else []), N("MatMul", ["q", "k"], ["x"]),
+                   N("Add", ["x", "both" if summed else "m"], ["y"]), N("Softmax", ["y"], ["p"], axis=-1),
                    N("MatMul", ["p", "v"], ["o"], name="last")])
     proto.graph.input.append(helper.make_tensor_value_info("m", 1, ["mb", 1, 1, "t"]))
+    if summed:
+        proto.graph.input.append(helper.make_tensor_value_info("w", 1, [1, 1, 1, "s"]))
     return proto
 
 
@@ -102,18 +106,20 @@ def test_shapes_that_others_read_come_from_the_operands() -> None:
     assert "MatMul" not in [n.op_type for n in graph.graph]
 
 
-def test_masks_with_names_of_their_own(tmp_path: Path) -> None:
-    proto = named()
+@pytest.mark.parametrize("summed", [False, True])
+def test_masks_with_names_of_their_own(summed: bool, tmp_path: Path) -> None:
+    proto = named(summed)
     original = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     session = served(proto, tmp_path)
     rng = np.random.default_rng(3)
+    row = {"w": rng.standard_normal((1, 1, 1, 7)).astype(np.float32)} if summed else {}
     for shape in ((2, 1, 1, 7), (1, 1, 1, 7), (2, 1, 1, 1), (1, 1, 1, 1)):
-        given = feeds(7) | {"m": rng.standard_normal(shape).astype(np.float32)}
+        given = feeds(7) | row | {"m": rng.standard_normal(shape).astype(np.float32)}
         want, got = (s.run(None, given)[0] for s in (original, session))
         assert np.abs(got - want).max() <= 2e-6 * max(1.0, float(np.abs(want).max()))
-    given = feeds(7) | {"m": rng.standard_normal((2, 1, 1, 6)).astype(np.float32)}
+    given = feeds(7) | row | {"m": rng.standard_normal((2, 1, 1, 6)).astype(np.float32)}
     for one in (original, session):
-        with pytest.raises(Exception, match=r"6 by 7|m_expand"):
+        with pytest.raises(Exception, match=r"6 by 7|7 by 6|m_expand"):
             one.run(None, given)
 
 
