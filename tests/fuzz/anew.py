@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tests.fuzz.graphs import captured_names, free_names
+
 
 def symbols(made: Any) -> Counter[str]:
     """The kernels that a compiled model calls, and how often."""
@@ -16,7 +18,7 @@ def symbols(made: Any) -> Counter[str]:
 
 
 def _inner_reads(graph: onnx.GraphProto) -> set[str]:
-    return {i for n in graph.node for a in n.attribute for m in a.g.node for i in m.input}
+    return {i for n in graph.node for i in captured_names(n)}
 
 
 def renamed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
@@ -27,7 +29,7 @@ def renamed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     copy.CopyFrom(model)
     graph = copy.graph
     outside = {v.name for v in (*graph.input, *graph.output)}
-    constants = {t.name: t for t in graph.initializer}
+    constants = {t.name: t for t in graph.initializer if t.name not in outside}
     captured = _inner_reads(graph)
     nodes: list[onnx.NodeProto] = []
     new: dict[str, str] = {}
@@ -45,12 +47,13 @@ def renamed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
                     nodes.append(helper.make_node("Identity", [node.input[k]], [f"same_{index}_{k}"]))
                     node.input[k] = f"same_{index}_{k}"
         for k, name in enumerate(node.output):
-            if name not in outside and name not in captured:
+            if name and name not in outside and name not in captured:
                 new[name] = f"renamed_{index}_{k}"
                 node.output[k] = new[name]
         node.name = f"other_{index}"
         nodes.append(node)
-    kept = [t for t in graph.initializer if any(t.name in n.input for n in nodes) or t.name in captured]
+    read = {i for n in nodes for i in n.input} | captured | outside
+    kept = [t for t in graph.initializer if t.name in read]
     return _with(copy, nodes, kept)
 
 
@@ -61,7 +64,7 @@ def reordered(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     made_here = {o for n in waiting for o in n.output}
     known: set[str] = set()
     while waiting:
-        free = [n for n in waiting if not ({*n.input, *_inner_reads_of(n)} & made_here) - known]
+        free = [n for n in waiting if not (set(free_names(n)) & made_here) - known]
         chosen = free[int(rng.integers(len(free)))]
         waiting.remove(chosen)
         ready.append(chosen)
@@ -69,17 +72,14 @@ def reordered(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     return _with(model, ready, list(model.graph.initializer))
 
 
-def _inner_reads_of(node: onnx.NodeProto) -> set[str]:
-    return {i for a in node.attribute for m in a.g.node for i in m.input}
-
-
 def split_constants(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     """Some constants as a Concat of their two halves."""
     rng = np.random.default_rng(seed + 5)
     nodes, kept = [], []
+    outside = {v.name for v in (*model.graph.input, *model.graph.output)}
     for tensor in model.graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.ndim == 0 or array.shape[0] < 2 or rng.random() < 0.5:
+        if tensor.name in outside or array.ndim == 0 or array.shape[0] < 2 or rng.random() < 0.5:
             kept.append(tensor)
             continue
         half = array.shape[0] // 2

@@ -20,15 +20,18 @@ SQUARES = frozenset({"ReduceL2", "ReduceSumSquare"})
 PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", "AveragePool",
                       "GlobalAveragePool", "LayerNormalization", "RMSNormalization", "InstanceNormalization",
                       "GroupNormalization", "LpNormalization", "BatchNormalization", "Resize",
-                      "MeanVarianceNormalization", "LRN"})
+                      "MeanVarianceNormalization", "LRN", "LpPool", "GridSample", "LSTM", "GRU", "RNN", "FusedMatMul",
+                      "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention", "SkipLayerNormalization",
+                      "SkipSimplifiedLayerNormalization", "RotaryEmbedding"})
 # Where the last bit of an operand decides between far results: only on values that nobody rounds.
 JUMPING = frozenset({"Floor", "Ceil", "Round", "Sign", "Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual",
                      "Mod", "ArgMax", "ArgMin", "ThresholdedRelu", "IsInf", "IsNaN", "Hardmax", "TopK",
-                     "QuantizeLinear", "DynamicQuantizeLinear", "Shrink"})
+                     "QuantizeLinear", "DynamicQuantizeLinear", "Shrink", "NonZero"})
 EXACT = frozenset({"Abs", "Neg", "Relu", "Identity", "Not", "Max", "Min", "Where", "ReduceMax", "ReduceMin", "Clip",
                    "Reshape", "Pad", "Transpose", "Slice", "Concat", "Split", "Expand", "Tile", "Gather", "Squeeze",
                    "Unsqueeze", "Floor", "Ceil", "Round", "Sign", "Flatten", "DepthToSpace", "SpaceToDepth", "Trilu",
-                   "MaxPool", "GlobalMaxPool"})
+                   "MaxPool", "GlobalMaxPool", "Dropout", "GatherElements", "GatherND", "CenterCropPad",
+                   "ReverseSequence", "Compress", "TopK"})
 
 
 def one_answer(op: str, operands: Sequence[Array]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import onnx.parser
 import pytest
 
 from tests.fuzz.anew import SPELLINGS, reordered, symbols
+from tests.fuzz.families import PROFILES
+from tests.fuzz.finish import finish, other_feeds
 from tests.fuzz.fuzz import FOUND, check, second_judge
-from tests.fuzz.graphs import Graph
+from tests.fuzz.graphs import OPSETS, Graph
 from tests.fuzz.guards import one_answer
 from tilegraph.compiler import optimize
 from tilegraph.verify import verify
@@ -28,7 +31,7 @@ def test_what_was_found_stays_mended(path: Path, tmp_path: Path) -> None:
         assert not result.problems
 
 
-@pytest.mark.parametrize("seed", [4, 5, 10, 35, 40, 1067, 1145])
+@pytest.mark.parametrize("seed", [0, 4, 6, 7, 8, 13, 18])
 def test_random_graphs(seed: int, tmp_path: Path) -> None:
     kind, why = check(seed, "all", tmp_path)
     assert kind in ("kernel", "ort", "unrunnable"), why
@@ -39,25 +42,25 @@ def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     from tilegraph.ops.pointwise import POINTWISE
 
-    seeds = [s for s in range(400) if "Softsign" in last_operators(s)][:4]
+    seeds = list(islice((s for s in range(400) if "Tanh" in last_operators(s)), 3))
     monkeypatch.setenv("TILEGRAPH_CACHE_DIR", str(tmp_path / "cache"))
-    right = POINTWISE["", "Softsign"]
+    right = POINTWISE["", "Tanh"]
     wrong = replace(right, fn=lambda m, args, attrs, t: m.mul(right.fn(m, args, attrs, t), m.const(1.01, t)))
-    monkeypatch.setitem(POINTWISE, ("", "Softsign"), wrong)
+    monkeypatch.setitem(POINTWISE, ("", "Tanh"), wrong)
     assert "WRONG" in [check(seed, "all", tmp_path)[0] for seed in seeds]
 
 
 def last_operators(seed: int) -> set[str]:
     """Those that make float32 outputs which are not all zero."""
     graph = Graph(seed)
-    outputs = {o.name for o in graph.model().graph.output}
+    outputs = {o.name for o in finish(graph).graph.output}
     return {n.op_type for n in graph.nodes for o in n.output
             if o in outputs and graph.values[o].dtype == np.float32 and np.nan_to_num(graph.values[o]).any()}
 
 
 def test_other_names_and_split_constants_give_the_same_kernels() -> None:
     for seed in (3, 8, 12):
-        model = Graph(seed).model()
+        model = finish(Graph(seed))
         one = symbols(optimize(model, offload="all"))
         assert one
         for written in SPELLINGS:
@@ -66,7 +69,7 @@ def test_other_names_and_split_constants_give_the_same_kernels() -> None:
 
 def test_another_order_of_nodes_is_a_model_with_the_same_nodes() -> None:
     for seed in range(20):
-        model = Graph(seed).model()
+        model = finish(Graph(seed))
         moved = reordered(model, seed)
         seen = {v.name for v in (*moved.graph.input, *moved.graph.initializer)}
         for node in moved.graph.node:
@@ -76,14 +79,17 @@ def test_another_order_of_nodes_is_a_model_with_the_same_nodes() -> None:
 
 
 def test_graphs_have_everything_that_is_looked_for() -> None:
-    graphs = [Graph(seed) for seed in range(300)]
+    graphs = [Graph(seed) for seed in range(120)]
     operators = {n.op_type for g in graphs for n in g.nodes}
-    assert operators >= {"Gemm", "Conv", "ConvTranspose", "MaxPool", "Softmax", "If", "Loop", "Scan", "Attention",
-                         "Einsum", "Resize", "LayerNormalization", "RMSNormalization"}
-    assert {g.opset for g in graphs} >= {13, 17, 18, 20, 21, 22, 23}
-    assert any(g.model().functions for g in graphs[:40])
+    assert operators >= {"Gemm", "Conv", "ConvTranspose", "MaxPool", "Softmax", "If", "Loop", "Scan", "Resize",
+                         "Shape", "LayerNormalization", "RMSNormalization", "QuantizeLinear", "MatMulNBits", "LSTM",
+                         "SequenceAt", "GatherND", "ScatterND", "Leaky"}
+    assert {g.profile for g in graphs} == set(PROFILES)
+    assert {g.opset for g in graphs} == set(OPSETS)
+    models = [finish(g) for g in graphs]
+    assert any(m.functions for m in models)
     assert any(0 in v.shape for g in graphs for v in g.feeds.values())
-    other = [(g, f) for g in graphs[:60] if (f := g.other_feeds(g.model()))]
+    other = [(g, f) for g, m in zip(graphs, models, strict=True) if (f := other_feeds(g, m))]
     assert any(f[n].shape != g.feeds[n].shape for g, f in other for n in f)
 
 

@@ -14,14 +14,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.numeric.attention.attn_runner import compile_attention, run
-from tests.unit.attention.computed_masks import COMPUTED
-from tests.unit.attention.spellings import AFTER, LAYOUTS, MASKS, REPEATS, SCALES, SOFTMAXES, Spelling
+from tests.unit.attention.spellings import (
+    AFTER,
+    EXACT_MASKS,
+    LAYOUTS,
+    MASKS,
+    REPEATS,
+    SCALES,
+    SIZED_BY_CONSTANTS,
+    SOFTMAXES,
+    Spelling,
+)
 
 EXAMPLES = int(os.environ.get("TILEGRAPH_EXAMPLES", "16"))
-_SIZED_BY_CONSTANTS = ("causal-inf", "causal-min", "causal-1e4", "causal-where", "causal-keep", "causal-multiply",
-                       "causal+padding", "alibi", "blocks", "random")
-# Masks that leave no finite number between a key and being hidden: another mask may follow the softmax.
-_EXACT = ("none", "causal-keep", "positions", "window", "softcap", "padding-bool", *COMPUTED)
 
 
 @st.composite
@@ -31,8 +36,8 @@ def spellings(draw: st.DrawFn) -> Spelling:
     packed = layout == "packed"
     keys = queries if packed or mask not in ("none", "bias", "softcap", "padding") else draw(st.integers(1, 150))
     depth = draw(st.integers(1, 70))
-    softmax = draw(st.sampled_from((*SOFTMAXES, AFTER) if mask in _EXACT else SOFTMAXES))
-    fixed = softmax == AFTER or layout == "batched" or mask in _SIZED_BY_CONSTANTS or queries == keys
+    softmax = draw(st.sampled_from((*SOFTMAXES, AFTER) if mask in EXACT_MASKS else SOFTMAXES))
+    fixed = softmax == AFTER or layout == "batched" or mask in SIZED_BY_CONSTANTS or queries == keys
     return Spelling(
         draw(st.integers(1, 2)), draw(st.integers(1, 3)), queries, keys, depth,
         depth if packed else draw(st.integers(1, 70)), layout=layout, scale=draw(st.sampled_from(SCALES)), mask=mask,

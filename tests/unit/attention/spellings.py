@@ -22,6 +22,10 @@ MASKS = ("none", "causal-inf", "causal-min", "causal-1e4", "causal-where", "caus
          "blocks")
 SOFTMAXES = ("op", "spelled", "guarded", "log", "logsumexp", "plain")
 AFTER = "after"  # masked after the softmax, and divided by the sum again
+SIZED_BY_CONSTANTS = ("causal-inf", "causal-min", "causal-1e4", "causal-where", "causal-keep", "causal-multiply",
+                      "causal+padding", "alibi", "blocks", "random")
+# Masks that leave no finite number between a key and being hidden: another mask may follow the softmax.
+EXACT_MASKS = ("none", "causal-keep", "positions", "window", "softcap", "padding-bool", *COMPUTED)
 
 
 @dataclass

@@ -1,0 +1,112 @@
+"""Products with constant matrices and of computed ones, Einsum, and several products of one operand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tests.fuzz.graphs import Graph
+
+WIDTHS = (1, 3, 8, 16, 33, 48, 67)
+SOFTENING = ("Tanh", "Sigmoid", "Relu", "Erf", "Abs")
+
+
+def matrix(g: Graph, rows: int, columns: int, dtype: np.dtype[Any]) -> str:
+    """A constant [rows, columns] by which products keep their operand's size."""
+    return g.const(g.rng.standard_normal((rows, columns)) / np.sqrt(max(rows, 1)), dtype)
+
+
+def matmul(g: Graph) -> None:
+    x = g.pick("f", 2 if g.rng.random() < 0.9 else 1)
+    if x is None:
+        return
+    value = g.values[x]
+    last = value.shape[-1]
+    if g.rng.random() < 0.7:
+        width = int(g.rng.choice(WIDTHS))
+        made = g.put("MatMul", [x, matrix(g, last, width, value.dtype)])
+        if made and g.rng.random() < 0.6:
+            g.put("Add", [made, g.const(g.random([width], value.dtype))])
+        return
+    fitting = [n for n, v in g.values.items() if v.dtype == value.dtype and v.ndim >= 2 and v.shape[-2] == last]
+    if fitting:
+        g.add("MatMul", [x, str(g.rng.choice(fitting))])
+
+
+def turned(g: Graph) -> None:
+    """A constant matrix on the left, a vector on the right, or a stack of matrices."""
+    x = g.pick("f", 2)
+    if x is None:
+        return
+    value, kind = g.values[x], int(g.rng.integers(3))
+    rows, columns = value.shape[-2:]
+    if kind == 0:
+        g.add("MatMul", [matrix(g, int(g.rng.choice(WIDTHS)), rows, value.dtype), x])
+    elif kind == 1:
+        g.add("MatMul", [x, g.const(g.rng.standard_normal(columns) / np.sqrt(max(columns, 1)), value.dtype)])
+    elif value.ndim > 2:
+        shape = (*value.shape[-3:-2], columns, int(g.rng.choice(WIDTHS)))
+        g.add("MatMul", [x, g.const(g.rng.standard_normal(shape) / np.sqrt(max(columns, 1)), value.dtype)])
+
+
+def beside(g: Graph) -> None:
+    """Two or three products of one operand, with sizes of their own, and what joins two of the same size."""
+    x = g.pick("f", 2)
+    if x is None:
+        return
+    value, width = g.values[x], int(g.rng.choice(WIDTHS))
+    made = [g.put("MatMul", [x, matrix(g, value.shape[-1], width, value.dtype)]) for _ in range(2)]
+    gate = made[0] and g.put(str(g.rng.choice(SOFTENING)), [made[0]])
+    joined = gate and made[1] and g.put("Mul", [gate, made[1]])
+    if joined and g.rng.random() < 0.6:
+        back = g.put("MatMul", [joined, matrix(g, width, value.shape[-1], value.dtype)])
+        if back:
+            g.put("Add", [x, back])
+
+
+def gemm(g: Graph) -> None:
+    x = g.pick("f", 2)
+    if x is None:
+        return
+    value = g.values[x]
+    if value.ndim > 2:
+        flat = g.put("Flatten", [x], axis=int(g.rng.integers(1, value.ndim)))
+        if flat is None:
+            return
+        x, value = flat, g.values[flat]
+    turned_a, turned_b = int(g.rng.random() < 0.2), int(g.rng.random() < 0.5)
+    depth, width = value.shape[0 if turned_a else 1], int(g.rng.choice(WIDTHS))
+    weight = g.rng.standard_normal((width, depth) if turned_b else (depth, width)) / np.sqrt(max(depth, 1))
+    inputs = [x, g.const(weight, value.dtype)]
+    if g.opset < 11 or g.rng.random() < 0.7:
+        shape = [[width], [1, width], [1], []][int(g.rng.integers(4))]
+        inputs.append(g.const(g.rng.standard_normal(shape), value.dtype))
+    more: dict[str, Any] = {"alpha": 0.5} if g.rng.random() < 0.2 else {}
+    more |= {"beta": 1.5} if g.rng.random() < 0.2 else {}
+    made = g.put("Gemm", inputs, transA=turned_a, transB=turned_b, **more)
+    if made is not None and g.rng.random() < 0.6:
+        g.put(str(g.rng.choice(SOFTENING)), [made])
+
+
+def einsum(g: Graph) -> None:
+    x = g.pick("f", 2)
+    if x is None or g.values[x].ndim not in (3, 4):
+        return
+    shape, dtype = g.values[x].shape, g.values[x].dtype
+    if len(shape) == 4:
+        a, b, c, d = shape
+        choices = [("bhid,bhjd->bhij", (a, b, 5, d)), ("bihd,bjhd->bhij", (a, 3, c, d)), ("abcd,de->abce", (d, 6)),
+                   ("nchw,kc->nkhw", (6, b)), ("abcd->adcb", None), ("...cd,d->...c", (d,))]
+    else:
+        a, b, c = shape
+        choices = [("abc,cd->abd", (c, 4)), ("abc,bd->acd", (b, 3)), ("abc,adc->abd", (a, 5, c)),
+                   ("abc,abd->acd", (a, b, 2)), ("abc->ac", None), ("abc,abc->ab", (a, b, c)),
+                   ("i j k, k -> i j", (c,))]
+    equation, other = choices[int(g.rng.integers(len(choices)))]
+    operands = [x] if other is None else [x, g.const(g.rng.standard_normal(other), dtype)]
+    g.put("Einsum", operands, equation=equation)
+
+
+STEPS = (matmul, matmul, matmul, turned, beside, gemm, gemm, einsum)
