@@ -14,8 +14,8 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from tests.fuzz.families import PROFILES
 from tests.fuzz.guards import EXACT, JUMPING, one_answer
+from tests.fuzz.profiles import PROFILES
 from tests.fuzz.values import FLOATS, INTEGERS, SIZES, Array, random_values
 
 OPSETS = (9, 11, 12, 13, 13, 15, 17, 18, 18, 19, 20, 21, 21, 21, 22, 23, 23, 24, 25, 26)

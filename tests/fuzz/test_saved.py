@@ -11,11 +11,11 @@ import onnx.parser
 import pytest
 
 from tests.fuzz.anew import SPELLINGS, reordered, symbols
-from tests.fuzz.families import PROFILES
 from tests.fuzz.finish import finish, other_feeds
 from tests.fuzz.fuzz import FOUND, check, second_judge
 from tests.fuzz.graphs import OPSETS, Graph
 from tests.fuzz.guards import one_answer
+from tests.fuzz.profiles import PROFILES
 from tilegraph.compiler import optimize
 from tilegraph.verify import verify
 
