@@ -1,8 +1,8 @@
 """Kernels of convolutions alone, one thread: `python -m models.convs [--only TEXT] [--rounds 7] [--readme]`.
 
 Shapes of ResNet-50, MobileNetV2 and PP-OCR, in blocks, with bias and Relu. Each round calls all kernels in turn, so
-that noise meets all of them; the least time counts. Weights and values are in the caches as far as they fit: a kernel
-is called some times before it is timed. The share of the peak (models/peak.py, measured in every round, the most of
+that noise meets all of them; the least CPU time counts. Weights and values are in the caches as far as they fit: a
+kernel is called some times before it is timed. The share of the peak (models/peak.py, measured in every round, the most of
 them) is of the definition's products; Winograd's algorithm takes fewer, so that its share may pass 1. For depthwise
 convolutions the share of the time that numpy needs to copy as many bytes as they read and write says more.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from models.native import loaded
+from models.native import bound
 from models.peak import peak
 from tilegraph.codegen.conv import generate
 from tilegraph.codegen.isa import Isa, host
@@ -121,7 +121,6 @@ def timed(shape: Shape, isa: Isa) -> Timed:
     lowered = lowered_shape(shape, lanes)
     space: ConvSpace = plan_conv(lowered)
     made = generate(space, "tg_conv", isa.vector_bits)
-    call = loaded(made, isa)
     names = dict(lowered.inputs)
     how = dict(made.kernel.filters)
     rng = np.random.default_rng(0)
@@ -135,10 +134,9 @@ def timed(shape: Shape, isa: Isa) -> Timed:
     scratch = _aligned(np.zeros(made.kernel.scratch.value // 4 + 16, np.float32))
     memory = (*arrays, result, scratch)
     pointers = [a.ctypes.data for a in memory]
-    extent = made.kernel.extent.value
     moved = np.zeros((read.nbytes + result.nbytes) // 8, np.float32)
     to = np.zeros_like(moved)
-    return Timed(shape, algorithm(space), lambda: call(pointers, 0, extent), lambda: np.copyto(to, moved),
+    return Timed(shape, algorithm(space), bound(made, isa, pointers), lambda: np.copyto(to, moved),
                  2.0 * space.multiplications().value, memory)
 
 
@@ -165,11 +163,11 @@ def table(cases: list[Timed], most: float, times: list[tuple[float, float]]) -> 
 def _least(run: Callable[[], None]) -> float:
     for _ in range(_CALLS):
         run()
-    best, end = math.inf, time.perf_counter() + _SAMPLE_S
+    best, end = math.inf, time.thread_time() + _SAMPLE_S
     while True:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         run()
-        now = time.perf_counter()
+        now = time.thread_time()
         best = min(best, now - begin)
         if now >= end:
             return best

@@ -19,9 +19,9 @@ class _Any(ctypes.Structure):
     _fields_ = (("type_index", ctypes.c_int32), ("padding", ctypes.c_int32), ("value", ctypes.c_int64))
 
 
-def loaded(made: Generated, isa: Isa) -> Callable[[Sequence[int], int, int], None]:
-    """Compiles `made`, whose extents are all known. Its call takes the addresses of inputs, results and scratch (0 for
-    none) and the part [begin, end) to do; RuntimeError if the kernel fails."""
+def bound(made: Generated, isa: Isa, pointers: Sequence[int]) -> Callable[[], None]:
+    """Compiles `made`, whose extents are all known, for the addresses of its inputs, results and scratch (0 for none).
+    A call does the whole extent and costs little beside; RuntimeError if the kernel fails."""
     symbol = made.kernel.symbol
     data = t.compile_object(made.func, triple=isa.triple, mcpu=isa.llvm_mcpu, mattr=[])
     with tempfile.TemporaryDirectory(prefix="tilegraph-kernel-") as folder:
@@ -29,10 +29,13 @@ def loaded(made: Generated, isa: Isa) -> Callable[[Sequence[int], int, int], Non
         link({symbol: data}, path)
         entry = ctypes.CDLL(str(path))[f"__tvm_ffi_{symbol}"]
 
-    def call(pointers: Sequence[int], begin: int, end: int) -> None:
-        values = (_Any * (len(pointers) + 2))(*(_Any(_POINTER if p else 0, 0, p) for p in pointers),
-                                              _Any(_INTEGER, 0, begin), _Any(_INTEGER, 0, end))
-        if entry(None, values, len(values), ctypes.byref(_Any())):
+    numbers = 0, made.kernel.extent.value
+    values = (_Any * (len(pointers) + 2))(*(_Any(_POINTER if p else 0, 0, p) for p in pointers),
+                                          *(_Any(_INTEGER, 0, n) for n in numbers))
+    count, result = len(values), ctypes.byref(_Any())
+
+    def call() -> None:
+        if entry(None, values, count, result):
             raise RuntimeError(f"kernel {symbol} failed")
 
     return call

@@ -10,7 +10,7 @@ import math
 import time
 from functools import lru_cache
 
-from models.native import loaded
+from models.native import bound
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.isa import host
@@ -39,12 +39,12 @@ def peak() -> float:
     for k, acc in enumerate(sums):
         e.write(out, k * lanes, e.read(acc, "float32", 0, lanes), lanes)
     made = e.finish("tg_peak", [], extent=Dim.of(_STEPS), align=1, scratch=Dim.of(0), grain=Dim.of(1))
-    run = loaded(made, isa)
     memory = (ctypes.c_float * (count * lanes + 16))(*([0.5] * (count * lanes)))
     start = ctypes.addressof(memory)
+    run = bound(made, isa, [start + -start % 64, 0])
     best = math.inf
     for _ in range(_RUNS):
         begin = time.perf_counter()
-        run([start + -start % 64, 0], 0, _STEPS)
+        run()
         best = min(best, time.perf_counter() - begin)
     return 2.0 * lanes * count * _STEPS / best
