@@ -19,6 +19,7 @@ from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
 from tilegraph.ops.lower import lower_region, prims_of, reports
 from tilegraph.ops.lower.base import shape_of
+from tilegraph.ops.lower.extents import divided
 from tilegraph.ops.prims import Decline, Input, Lowered
 from tilegraph.spec.artifact import KernelCall, Program, Rounds, Slot, TensorSpec
 from tilegraph.spec.dims import Dim, Shape
@@ -161,19 +162,24 @@ def _constant(value: ir.Value) -> bool:
 class _Symbols:
     """Which symbols the program's inputs bind, and dims in terms of them.
 
-    A dim such as "past+seq" whose parts no input binds is one symbol of that name, as in `lower_region`.
+    A dim such as "past+seq" whose parts no input binds is one symbol of that name, as in `lower_region`; of "4*batch",
+    batch is a quarter, without a rest (`exact`: pairs that must be equal for it).
     """
 
     def __init__(self, inputs: Sequence[ir.Value]) -> None:
         dims = [d for v in inputs for d in shape_of(v)]
         self.bound = {name for d in dims if (name := d.bare_symbol) is not None}
         self.rename = {d: Dim.symbol(str(d)) for d in dims if not d.symbols <= self.bound and d.bare_symbol is None}
+        parts = divided(self.rename, {s for d in self.rename for s in d.symbols} - self.bound)
         self.bound |= {str(d) for d in self.rename}
+        self.parts = {symbol: part for symbol, (_, part) in parts.items()}
+        self.exact = [(self.rename[d], d.substitute({symbol: part})) for symbol, (d, part) in parts.items()]
 
     def dim(self, dim: Dim) -> Dim:
         if dim in self.rename:
             return self.rename[dim]
-        unknown = {s: self.rename.get(Dim.of(s), Dim.of(s)) for s in dim.symbols if s not in self.bound}
+        unknown = {s: self.rename.get(Dim.of(s)) or self.parts.get(s, Dim.of(s))
+                   for s in dim.symbols if s not in self.bound}
         return dim.substitute(unknown) if unknown else dim
 
     def learn(self, value: ir.Value, shape: Shape) -> None:
@@ -227,7 +233,7 @@ def _lifetimes(inner: Sequence[ir.Value], steps: Sequence[_Step], shapes: Mappin
 
 def _equal(steps: Sequence[_Step], symbols: _Symbols) -> tuple[tuple[Dim, Dim], ...]:
     """What the kernels need to be equal, in the program's symbols."""
-    pairs = [(symbols.dim(a), symbols.dim(b)) for step in steps for a, b in step.kernel.equal]
+    pairs = [(symbols.dim(a), symbols.dim(b)) for step in steps for a, b in step.kernel.equal] + symbols.exact
     return tuple(dict.fromkeys((a, b) for a, b in pairs if a != b))
 
 

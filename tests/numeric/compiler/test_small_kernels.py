@@ -63,3 +63,23 @@ def test_group_normalisation_behind_a_stride() -> None:
     for n, h, w in ((1, 9, 12), (2, 5, 3)):
         feeds = {"x": normal(n, 8, h, w)}
         same(served(made, feeds), reference(model, feeds))
+
+
+WINDOWS = """(float[N,4,8,8] x, float[4,1,8] b) => (float[N,4,8,8] y) {
+    rows = Constant<value = int64[3] {-1, 8, 8}>() k = Constant<value = int64[1] {8}>()
+    images = Constant<value = int64[4] {-1, 4, 8, 8}>()
+    r = Reshape(x, rows) v, i = TopK(r, k) s = Reshape(v, images) a = Add(s, b) y = Softmax(a) }"""
+
+
+def test_windows_of_an_open_batch() -> None:
+    """The kernel reads 4*N windows, and no input has N by itself."""
+    model = proto(WINDOWS, 18)
+    made = optimize(model, offload="all")
+    (ops,) = [d.data["ops"] for d in made.diagnostics.of("fusion", taken=True) if "Softmax" in d.data["ops"]]
+    assert ops == ["Reshape", "Add", "Softmax"]
+    for n in (1, 3):
+        feeds = {"x": normal(n, 4, 8, 8), "b": normal(4, 1, 8)}
+        same(served(made, feeds), reference(model, feeds))
+    assert made.manifest is not None
+    (program,) = [p for p in made.manifest.programs.values() if p.equal]
+    assert [(a.evaluate({"4*N": 6}), b.evaluate({"4*N": 6})) for a, b in program.equal] == [(6, 4)]  # an error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilegraph.ops.lower.extents import Renames
+from tilegraph.ops.lower.extents import Renames, divided
 from tilegraph.spec.dims import Dim, parse
 
 WIDE = parse("((w-16)//8)+1")
@@ -40,3 +40,12 @@ def test_extents_that_an_input_has_are_not_solved() -> None:
     renames = Renames([parse("past+1"), Dim.symbol("past")], set())
     assert not renames
     assert renames.of(parse("past+1")) == parse("past+1")
+
+
+def test_symbols_of_which_an_input_has_a_multiple() -> None:
+    found = divided([parse("4*n+2"), parse("4*h*w"), parse("m+1")], {"n", "h", "w", "m"})
+    assert set(found) == {"n"}
+    dim, part = found["n"]
+    assert dim == parse("4*n+2")
+    assert part.evaluate({str(dim): 14}) == 3
+    assert not divided([parse("4*n")], {"m"})

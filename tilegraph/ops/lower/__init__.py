@@ -13,7 +13,7 @@ import onnx_ir as ir
 from tilegraph.ops.count import requires
 from tilegraph.ops.dtypes import NARROW, stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, quotient, shape_of
-from tilegraph.ops.lower.extents import Renames
+from tilegraph.ops.lower.extents import Renames, divided
 from tilegraph.ops.lower.gathers import takes_slices
 from tilegraph.ops.lower.resize import mode_of
 from tilegraph.ops.lower.steps import steps_follow
@@ -127,11 +127,13 @@ def lower_region(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: 
     unbound = _unbound(lowered, Renames())
     if unbound:
         dims = {d for _, value in lowered.inputs for d in shape_of(value)}
+        multiples = divided(dims, unbound).keys()
+        unbound -= multiples
         rename = Renames(dims, unbound)
         if rename:
             # Another one: what nodes make of the renamed extents is added to it.
             lowered = _lower(nodes, outputs, opsets, Renames(dims, unbound), extra or {})
-            unbound = _unbound(lowered, rename)
+            unbound = _unbound(lowered, rename) - multiples
         if unbound:
             raise Decline(f"the extent {min(unbound)} is not known from the inputs of the kernel")
     return lowered

@@ -1,7 +1,8 @@
 """Extents in terms of those that a kernel can read off its inputs.
 
 An input's dim such as `((h-16)//8)+1`, where no input has the extent h, counts as one symbol of that name. What it is
-made of follows from it: `(h-16)//8` is the symbol less 1, so that `32*((h-16)//8)+32` is 32 times the symbol.
+made of follows from it: `(h-16)//8` is the symbol less 1, so that `32*((h-16)//8)+32` is 32 times the symbol. A symbol
+of which an input has a multiple (4*batch, the windows of each image) keeps its name: whoever calls the kernel divides.
 """
 
 from __future__ import annotations
@@ -66,3 +67,16 @@ def _solved(dim: Dim, unbound: Set[str]) -> Atom | None:
         return None
     (atom,) = terms[0][0]
     return atom if Dim({(atom,): 1}).symbols & unbound else None
+
+
+def divided(dims: Iterable[Dim], unknown: Set[str]) -> dict[str, tuple[Dim, Dim]]:
+    """For each symbol of `unknown` of which one of `dims` is a multiple, plus a constant: that dim, and what the symbol
+    is where the dim is named by its text."""
+    found: dict[str, tuple[Dim, Dim]] = {}
+    for dim in sorted(set(dims), key=lambda d: (len(str(d)), str(d))):
+        terms = [(mono, count) for mono, count in dim.terms if mono]
+        if len(terms) == 1 and len(terms[0][0]) == 1 and terms[0][1] > 1:
+            (symbol,), by = terms[0]
+            if isinstance(symbol, str) and symbol in unknown and symbol not in found:
+                found[symbol] = dim, (Dim.symbol(str(dim)) - (dim - Dim.symbol(symbol) * by)) // by
+    return found
