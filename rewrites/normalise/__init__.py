@@ -2,9 +2,9 @@
 
 `NORMALISE` is the ordered tuple of passes. Operators that ONNX Runtime only knows as functions come apart first. Shapes
 come before folding because a shape computation is constant once extents are; folding infers shapes again whenever it
-has decided a branch or computed an extent. A shortened cast chain may be a no-op, so casts come before identities.
-Duplicates come after everything that makes nodes alike, and dead code last. Reshape targets and extents lose what they
-need not depend on as soon as extents are known.
+has decided a branch or computed an extent. A shortened cast chain may be a no-op, and so may a Concat without its empty
+operands: both come before identities. Duplicates come after everything that makes nodes alike, and dead code last.
+Reshape targets and extents lose what they need not depend on as soon as extents are known.
 """
 
 from tilegraph.passes.base import Pass
@@ -13,6 +13,7 @@ from tilegraph.rewrites.normalise.constants import LiftConstants
 from tilegraph.rewrites.normalise.cse import CommonSubexpressions
 from tilegraph.rewrites.normalise.dead_code import DeadCode
 from tilegraph.rewrites.normalise.dedup_initializers import DedupInitializers
+from tilegraph.rewrites.normalise.empty_operands import EmptyOperands
 from tilegraph.rewrites.normalise.fold import Fold
 from tilegraph.rewrites.normalise.functions import ExpandFunctions
 from tilegraph.rewrites.normalise.identity import IdentityElimination
@@ -29,6 +30,7 @@ NORMALISE: tuple[Pass, ...] = (
     ReshapeTargets(),
     ShapeSources(),
     CastChains(),
+    EmptyOperands(),
     IdentityElimination(),
     DedupInitializers(),
     CommonSubexpressions(),
@@ -36,6 +38,6 @@ NORMALISE: tuple[Pass, ...] = (
     UnusedInitializers(),
 )
 
-__all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "ExpandFunctions",
-           "Fold", "IdentityElimination", "LiftConstants", "ReshapeTargets", "ShapeSources", "Shapes",
-           "UnusedInitializers", "symbolic_contents"]
+__all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "EmptyOperands",
+           "ExpandFunctions", "Fold", "IdentityElimination", "LiftConstants", "ReshapeTargets", "ShapeSources",
+           "Shapes", "UnusedInitializers", "symbolic_contents"]

@@ -238,7 +238,7 @@ def _from_start(index: Dim, dim: Dim) -> Dim | None:
     if _beyond(index):
         return dim
     low, high = bounds(index)
-    if index == -dim:
+    if at_most(dim, -index) and is_nonnegative(-index):
         return Dim.of(0)  # right even for an empty axis, where -0 does not count from the end
     if low is not None and low >= 0:
         return dim if at_most(dim, index) else index

@@ -169,13 +169,18 @@ def concat(c: Context) -> Sequence[Info]:
             dims.append(None if None in column else sum((d for d in column if d is not None), _ZERO))
         else:  # all equal in every valid run: take the most definite
             known = [d for d in column if d is not None]
-            dims.append(next((d for d in known if d.is_static), known[0] if known else None))
+            dims.append(min(known, key=_indefinite, default=None))
     contents = None
     parts = [_or_unknown(i) for i in infos]
     if dtype in CONTENT_TYPES and all(p is not None for p in parts) and sum(p.size for p in parts if p is not None) \
             <= CONTENTS_LIMIT:
         contents = np.concatenate([p for p in parts if p is not None], axis=axis)
     return [Info(dtype, tuple(dims), contents)]
+
+
+def _indefinite(dim: Dim) -> int:
+    """Numbers come before symbols, and those before expressions of them: what joins max(0, n-1)+1 and n has n."""
+    return 0 if dim.is_static else 1 if dim.bare_symbol is not None else 2
 
 
 def _or_unknown(info: Info) -> Contents | None:

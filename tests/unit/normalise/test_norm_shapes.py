@@ -89,6 +89,14 @@ def test_positions_with_a_past() -> None:
     assert shape(cat, "float[batch, 4, past, 16] past, float[batch, 4, seq, 16] new") == "[batch,4,seq+past,16]"
 
 
+def test_what_is_joined_has_the_simplest_extent() -> None:
+    """MobileBERT's embeddings: one of the three neighbours is padded in front, one behind."""
+    body = C + """ p = Constant <value_ints = [0, 0, 0, 0, 1, 0]> ()  a = Slice(x, one, big, one)  b = Pad(a, p)
+        y = Concat <axis = 2> (b, x)"""
+    assert shape(body, of="b") == "[batch,max(0, seq-1)+1,64]"
+    assert shape(body) == "[batch,seq,128]"
+
+
 @pytest.mark.parametrize(("fill", "expected"), [("1", "[batch,1]"), ("0", "[None,1]")])
 def test_counting_by_nonzero(fill: str, expected: str) -> None:
     """Exporters write arange(n) as the places of n ones."""

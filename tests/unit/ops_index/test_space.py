@@ -127,6 +127,8 @@ def test_a_row_per_group_of_channels() -> None:
 
 
 REFUSED = {
+    "an order of too few axes": ("(float[2,3,4] x) => (float[2,4,3] y) { a = Exp(x) y = Transpose<perm=[0,2]>(a) }",
+                                 r"perm \[0, 2\] is no order of the 3 axes of \[2, 3, 4\]"),
     "extents 'A' and 'B'": ("(float[A,8] x, float[B,8] z) => (float[A,8] y) { y = Add(x, z) }",
                             "extents A and B are not equal for certain"),
     "a slice of a reduced row": ("""(float[3,8] x) => (float[3,4] y) { s = Softmax<axis=-1>(x)

@@ -42,6 +42,8 @@ def transpose(source: Prim, perm: Sequence[int]) -> Prim:
 def lower_transpose(c: NodeContext) -> list[Prim]:
     rank = len(c.arg(0).shape)
     perm = c.attr("perm") or list(reversed(range(rank)))
+    if sorted(perm) != list(range(rank)):
+        raise c.decline(f"perm {[int(p) for p in perm]} is no order of the {rank} axes of {_show(c.arg(0).shape)}")
     return [transpose(c.arg(0), [int(p) for p in perm])]
 
 
