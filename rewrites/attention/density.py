@@ -47,7 +47,7 @@ _OPERATIONS: Mapping[str, Callable[..., Array]] = {
     "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Equal": np.equal,
     "Tanh": np.tanh, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt, "Min": np.minimum, "Max": np.maximum,
     "IsInf": np.isinf, "IsNaN": np.isnan, "Div": _divided, "quotient": np.divide, "Floor": np.floor,
-    "Ceil": np.ceil, "Sign": np.sign, "Round": np.rint,
+    "Ceil": np.ceil, "Sign": np.sign, "Round": np.rint, "Pow": np.power,
 }
 
 
@@ -70,12 +70,11 @@ def density(lowered: Lowered, space: AttentionSpace, runs: Runs) -> Density | No
     """The share that is visible, or None where nothing hides keys or nothing is known of what does."""
     kept = {*space.i.extent.symbols, *space.j.extent.symbols}
     single = frozenset(s for v in space.batch for s in v.extent.symbols if s not in kept)
-    inputs, found = decided_by(lowered, space), []
-    for flag in Runs.FLAGS:
-        one = _share(space, _Reader(lowered, runs.assumed(flag, single)))
-        if one is not None:
-            found.append(one)
-        if not inputs:
+    inputs = decided_by(lowered, space)
+    for length in Runs.LENGTHS:  # a mask cut from a table is no longer than the table
+        tried = [runs.assumed(flag, single, length) for flag in (Runs.FLAGS if inputs else Runs.FLAGS[:1])]
+        found = [one for upstream in tried if (one := _share(space, _Reader(lowered, upstream))) is not None]
+        if not any(upstream.short for upstream in tried):
             break
     return max(found, key=lambda d: d.elements, default=None)
 

@@ -57,7 +57,10 @@ class Sizes(Mapping[str, int]):
 
 
 class Upstream:
-    """Values of one graph. `flag`: what integers and bools are that only a run knows, where there is no `sample`."""
+    """Values of one graph. `flag`: what integers and bools are that only a run knows, where there is no `sample`.
+
+    `short`: whether a value was not as large as declared: no run of these sizes is valid, as beyond a table of masks.
+    """
 
     def __init__(self, sizes: Mapping[str, int], flag: int, opset: int,
                  sample: Mapping[str, Array] | None = None) -> None:
@@ -67,6 +70,7 @@ class Upstream:
         self.sample = sample
         self._made: dict[ir.Value, Array] = {}
         self._left = 0
+        self.short = False
 
     def array(self, value: ir.Value) -> Array:
         """The elements of `value`, in its shape under `sizes`; `Unknown` if they cannot be had."""
@@ -76,6 +80,7 @@ class Upstream:
         except (CannotEvaluate, KeyError) as reason:
             raise Unknown(str(reason)) from reason
         if made.shape != self._shape(value):
+            self.short = True
             raise Unknown(f"{value.name} has another shape than it is declared to have")
         return made
 
@@ -205,26 +210,27 @@ class Runs:
     """The runs that are looked at of a model whose main graph is `graph`: of made up inputs by `flag`, the example's.
     """
 
+    LENGTHS = (ASSUMED, ASSUMED // 2, ASSUMED // 4, ASSUMED // 8)
     FLAGS = (1, 0, ASSUMED)  # a padding mask of ones, ids that are no padding, one document as long as all
 
     def __init__(self, graph: ir.Graph, opset: int, sample: Mapping[str, Array] | None = None) -> None:
         self.graph = graph
         self.opset = opset
         self.sample = sample
-        self._made: dict[tuple[int, frozenset[str]], Upstream] = {}
+        self._made: dict[tuple[int, frozenset[str], int], Upstream] = {}
 
-    def assumed(self, flag: int, single: frozenset[str]) -> Upstream:
-        """Extents are `ASSUMED`, those named `single` 1."""
-        key = (flag, single)
+    def assumed(self, flag: int, single: frozenset[str], length: int = ASSUMED) -> Upstream:
+        """Extents are `length`, those named `single` 1."""
+        key = (flag, single, length)
         if key not in self._made:
-            self._made[key] = Upstream(Sizes(dict.fromkeys(single, 1)), flag, self.opset)
+            self._made[key] = Upstream(Sizes(dict.fromkeys(single, 1), length), flag, self.opset)
         return self._made[key]
 
     def example(self) -> Upstream | None:
         """The run of the example, None where there is none or it lacks extents."""
         if self.sample is None:
             return None
-        key = (-1, frozenset[str]())
+        key = (-1, frozenset[str](), 0)
         if key not in self._made:
             sizes: dict[str, int] = {}
             for value in self.graph.inputs:

@@ -10,7 +10,8 @@ import onnxruntime as ort
 import pytest
 
 import tilegraph
-from tests.unit.attention.test_attn_sinks import SHIFT, SPELLED, model
+from tests.numeric.attention.attn_runner import compile_attention, run
+from tests.unit.attention.test_attn_sinks import PLAIN, QUIET, SHIFT, SPELLED, model, quiet
 from tilegraph.compiler import optimize
 
 Array = np.ndarray[Any, Any]
@@ -70,3 +71,20 @@ def test_odd_sinks(value: float, tmp_path: Path) -> None:
         assert np.array_equal(np.isnan(want), np.isnan(got))
         assert np.all(np.isnan(want[:, 1])) == (value in (np.inf,) or np.isnan(value))
         assert np.nanmax(np.abs(got - want)) <= 2e-6
+
+
+@pytest.mark.parametrize(("spelling", "more"), [(QUIET, 1.0), (PLAIN, 2.0)])
+def test_one_more_in_the_sum(spelling: str, more: float) -> None:
+    compiled, _, graph = compile_attention(quiet(spelling))
+    rng = np.random.default_rng(5)
+    for rows, keys in ((3, 70), (40, 70)):
+        shapes = {"q": (2, rows, 8), "k": (2, 8, keys), "v": (2, keys, 8)}
+        given = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+        given["mask"] = np.where(rng.random((rows, keys)) < 0.4, -np.inf, 0.0).astype(np.float32)
+        given["mask"][0] = -np.inf  # 0, not NaN
+        q, k, v, mask = (given[n].astype(np.float64) for n in ("q", "k", "v", "mask"))
+        power = np.exp(q @ k + mask)
+        want = power / (power.sum(-1, keepdims=True) + more) @ v
+        got = run(compiled, graph, given)
+        assert np.all(got[:, 0] == 0)
+        assert np.abs(got - want).max() <= 2e-6

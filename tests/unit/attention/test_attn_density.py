@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from tests.unit.attention.attn_support import fused
@@ -29,6 +31,27 @@ def test_positions_of_unknown_length_count_512() -> None:
     _, (decision,) = fused(Spelling(mask="positions", symbolic=True).model())
     assert decision.data["kind"] == "positions"
     assert decision.data["density"] == pytest.approx(np.tri(512).mean(), abs=1e-4)
+
+
+def test_no_run_is_longer_than_a_table_of_masks() -> None:
+    """A table of 200 positions, cut to the length of a run: as long as 128 of the lengths that are tried."""
+    table = np.abs(np.arange(200)[:, None] - np.arange(200)) < 9
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 18]>
+    cut (float[1, 2, s, 8] q, float[1, 2, 8, s] k, float[1, 2, s, 8] v) => (float[1, 2, s, 8] o)
+    <int64[2] from = {0, 0}, int64[2] axes = {0, 1}, float low = {-inf}>
+    {
+        n = Shape <start=2, end=3> (q)
+        to = Concat <axis=0> (n, n)
+        m = Slice(table, from, to, axes)
+        x = MatMul(q, k)
+        y = Where(m, x, low)
+        w = Softmax <axis=-1> (y)
+        o = MatMul(w, v)
+    }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    _, (decision,) = fused(model)
+    assert decision.data["density"] == pytest.approx(table[:128, :128].mean(), abs=1e-4)
 
 
 @pytest.mark.parametrize(("mask", "kind"), [("none", "dense"), ("softcap", "dense"), ("alibi", "mask"),

@@ -167,14 +167,30 @@ class _Reader:
             if isinstance(total, Sunk):
                 self.sink = self._beside(powers, _unrounded(total.extra))
             return False
+        if operator(total) == "Add":  # softmax with one more in the sum: a sink of score 0
+            for rest, extra in (total.args, total.args[::-1]):
+                if isinstance(rest, Fold) and not isinstance(rest, Sunk) and self._is_sum(rest, powers) is False:
+                    try:
+                        self.sink = self._beside(powers, _unrounded(extra))
+                    except Decline:
+                        return None
+                    return False
         return None
 
     def _beside(self, powers: Inst, extra: Inst) -> Inst:
         """The score of which `extra` is the power, as `powers` are those of the others: less the same."""
+        if isinstance(extra, Literal) and extra.value > 0:
+            extra = _apply("Exp", "float32", Literal("float32", float(np.log(extra.value))))
         if operator(powers) == operator(extra) == "Exp":
             x, sink = _unrounded(powers.args[0]), _unrounded(extra.args[0])
-            while operator(x) == operator(sink) == "Sub" and x.args[1] is sink.args[1] and self._is_same(x.args[1]):
-                x, sink = _unrounded(x.args[0]), _unrounded(sink.args[0])
+            while operator(x) == "Sub" and self._is_same(x.args[1]):
+                if operator(sink) == "Sub" and x.args[1] is sink.args[1]:
+                    sink = _unrounded(sink.args[0])
+                elif operator(sink) == "Neg" and x.args[1] is sink.args[0] and _has_least(sink.args[0]):
+                    sink = Literal("float32", 0.0)
+                else:
+                    break
+                x = _unrounded(x.args[0])
             if x is _unrounded(self._moving(powers.args[0])) \
                     and not any(isinstance(inst, (Fold, Score)) for inst in insts(sink)):
                 return sink
@@ -320,6 +336,20 @@ def _has_peak(powers: Inst) -> bool:
         return False
     x, peak = shifted.args
     return isinstance(peak, Fold) and peak.kind in ("max", "peak") and peak.operand is x
+
+
+def _has_least(peak: Inst) -> bool:
+    """Whether a greatest score is not below some finite number: then rows without a key are not NaN."""
+    match operator(peak):
+        case "Relu":
+            return True
+        case "Max":
+            limits = peak.args
+        case "Clip" if isinstance(peak, Apply) and not peak.point.key.endswith("[0, 2]"):
+            limits = peak.args[1:2]
+        case _:
+            return False
+    return any(isinstance(one, Literal) and one.value > _LOWEST for one in limits)
 
 
 def _terms(value: Inst) -> list[tuple[Inst, int]]:
