@@ -149,6 +149,9 @@ def main() -> int:
     parser.add_argument("--orders", type=int, default=2, help="random orders of the passes for each model")
     given = parser.parse_args()
     chosen = [c for c in cases(("corpus",)) if given.match in c.name][::given.every]
+    if not chosen:
+        print("no model of the corpus matches, or there is no corpus", file=sys.stderr)
+        return 2
     count = 0
     for case in chosen:
         for problem in check(case, orders=given.orders):

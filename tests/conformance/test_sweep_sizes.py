@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -14,6 +14,7 @@ import tilegraph.compiler
 from tests.conformance import sizes
 from tests.conformance.sweep_cases import Case
 from tests.conformance.sweep_worker import Result
+from tilegraph.verify.run import RunFailure
 
 OPTIMIZE = tilegraph.compiler.optimize
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
@@ -59,3 +60,24 @@ def test_what_differs_at_one_size_is_noticed(tmp_path: Path, monkeypatch: pytest
     assert found.status == "WRONG"
     assert "all 7: refused" in found.detail
     assert "all 2" not in found.detail
+
+
+def test_scalars_stay_scalars_and_the_end_of_a_process_is_told() -> None:
+    """An LSTM over no batch ends ONNX Runtime's process when it has two threads."""
+    assert sizes.resized({"s": np.array(3)}, {"s": []}, {})["s"].shape == ()
+
+    class Ends:
+        signature: tuple[list[Any], list[tuple[str, str]]] = ([], [("y", "")])
+        left: ClassVar[list[str | None]] = [None, "the process that ran it was killed", "no such size", None]
+
+        def run(self, feeds: Any) -> list[int]:
+            if why := self.left.pop(0):
+                raise RunFailure(why)
+            return [1]
+
+        def close(self) -> None:
+            pass
+
+    answers, fatal = sizes.references_of(Ends, [(word, {}) for word in "abcd"])
+    assert answers == [{"y": 1}, None, None, {"y": 1}]
+    assert fatal == ["b"]
