@@ -13,6 +13,7 @@ from tilegraph.rewrites.attention.find import cores
 from tilegraph.rewrites.attention.respell.biases import beside_views
 from tilegraph.rewrites.attention.respell.blocks import blocks_together
 from tilegraph.rewrites.attention.respell.contractions import sums_of_products
+from tilegraph.rewrites.attention.respell.differences import product_for_each
 from tilegraph.rewrites.attention.respell.edit import Site
 from tilegraph.rewrites.attention.respell.einsums import einsums_as_products
 from tilegraph.rewrites.attention.respell.gemms import gemms_as_products
@@ -26,7 +27,7 @@ from tilegraph.rewrites.normalise.edit import Names
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Exp"})
 _LISTS = 13  # the opset from which sizes and axes of every operator are inputs
 _RULES = (repeated, gemms_as_products, einsums_as_products, sums_of_products, blocks_together, unskewed, weights_first,
-          side_by_side, beside_views)
+          product_for_each, side_by_side, beside_views)
 
 
 def respell_winners(model: ir.Model, stage: str, context: PassContext,

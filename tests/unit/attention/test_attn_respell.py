@@ -17,7 +17,7 @@ SHAPES: dict[str, list[Any]] = {
     "q": [1, 2, 16, 8], "k": [1, 2, 8, 16], "v": [1, 2, 16, 8], "v2": [1, 2, 16, 8], "vt": [1, 2, 8, 16],
     "kn": [1, 2, 16, 8], "rows": [1, 2, 16, 4, 1], "columns": [1, 2, 16, 1, 4], "row": [1, 2, 16, 4, 1],
     "qb": [1, 2, 3, 8, 4], "kb": [1, 2, 3, 4, 16], "kc": [1, 2, 8, 4], "vb": [1, 2, 3, 16, 4], "vc": [1, 2, 8, 4],
-    "ma": [1, 1, 3, 8, 16], "kn1": [1, 2, 16, 1],
+    "ma": [1, 1, 3, 8, 16], "factor": [2, 16, 1], "kn1": [1, 2, 16, 1],
     "q2": [16, 8], "k2": [16, 8], "k2t": [8, 16], "w2": [16, 8], "w2t": [8, 16], "mask": [16, 16], "row2": [16],
     "kn3": [1, 16, 8], "v3": [1, 16, 8], "k1": [1, 1, 8, 16], "v1": [1, 1, 16, 8], "q4": [1, 4, 16, 8]}
 SCORES, SOFT = N("MatMul", ["q", "k"], ["s"], name="first"), N("Softmax", ["s"], ["p"], axis=-1)
@@ -50,7 +50,9 @@ DIFFERENTIAL = [N("MatMul", ["p", "v"], ["o1"], name="one"), N("MatMul", ["p", "
 LAID = [N("Reshape", ["s", "laid"], ["s5"]), N("Add", ["s5", "rows"], ["x1"]), N("Add", ["columns", "x1"], ["x2"]),
         N("Reshape", ["x2", "flat"], ["x"]), N("Softmax", ["x"], ["p"], axis=-1)]
 OUT = N("MatMul", ["p", "v"], ["o"], name="last")
-
+MAPS = [SCORES, SOFT, N("MatMul", ["q", "vt"], ["s2"], name="other"), N("Softmax", ["s2"], ["p2"], axis=-1)]
+DIFFERENCE = [N("Mul", ["factor", "p2"], ["less"]), N("Sub", ["p", "less"], ["d"]),
+              N("MatMul", ["d", "v"], ["o"], name="last")]
 
 
 def blocks(**changed: Any) -> list[onnx.NodeProto]:
@@ -99,6 +101,8 @@ CHANGED = {
         N("Einsum", ["p", "w2"], ["o"], equation="...ij,je->i...e", name="last")],
     "two values": [SCORES, SOFT, *DIFFERENTIAL[:2], N("Sub", ["o1", "o2"], ["o"])],
     "two values, joined": [SCORES, SOFT, *DIFFERENTIAL, N("Mul", ["o", "half"], ["oo"])],
+    "difference of two softmaxes": [*MAPS, *DIFFERENCE],
+    "sum of two softmaxes": [*MAPS, N("Add", ["p", "p2"], ["d"]), DIFFERENCE[-1]],
     "biases of rows and columns": [SCORES, *LAID, OUT],
     "a bias of rows": [SCORES, N("Reshape", ["s", "laid"], ["s5"]), N("Add", ["s5", "row"], ["x1"]),
                        N("Reshape", ["x1", "flat"], ["x"]), N("Softmax", ["x"], ["p"], axis=-1), OUT],
@@ -113,9 +117,10 @@ def spelled(name: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", list(CHANGED))
 def test_changed(name: str) -> None:
     graph, decisions = fused(spelled(name))
-    assert [d.taken for d in decisions] == [True], [d.reason for d in decisions]
+    count = 2 if "two softmaxes" in name else 1
+    assert [d.taken for d in decisions] == [True] * count, [d.reason for d in decisions]
     ops = [n.op_type.partition("_")[0] for n in graph.graph]
-    assert ops.count("Attention") == 1
+    assert ops.count("Attention") == count
     assert not {"MatMul", "Einsum", "ReduceSum", "Softmax"} & set(ops)
     assert "repeated" not in name or ops == ["Attention"]
     if name == "two values, joined":
@@ -135,6 +140,10 @@ STAY = {
     "a softmax of columns between Gemms": [
         N("Gemm", ["q2", "k2"], ["s"], transB=1, name="first"), N("Softmax", ["s"], ["p"], axis=0),
         N("Gemm", ["p", "w2"], ["o0"], name="last"), N("Mul", ["o0", "half"], ["o"])],
+    "a factor along the keys": [*MAPS, N("Mul", ["row2", "p2"], ["less"]), *DIFFERENCE[1:]],
+    "a softmax and a bias": [*MAPS[:2], N("Add", ["p", "mask"], ["d"]), DIFFERENCE[-1]],
+    "a difference that is read": [*MAPS, *DIFFERENCE[:2], N("MatMul", ["d", "v"], ["o0"], name="last"),
+                                  N("ReduceSum", ["d", "last"], ["r"]), N("Mul", ["o0", "r"], ["o"])],
     "blocks with two scales": blocks(factor="third"),
     "blocks that overlap": blocks(end="four4"),
     "no softmax": [*MULTIPLIED, N("Relu", ["s"], ["p"]), OUT],
