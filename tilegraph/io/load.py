@@ -84,11 +84,20 @@ def _from_proto(proto: onnx.ModelProto, path: Path | None, name: str) -> ir.Mode
         model = ir.serde.deserialize_model(proto)
     except ir.serde.SerdeError as error:
         raise InputError(f"{name} is not a valid model: {error.__cause__ or error}") from error
+    _keep_input_shapes(model, proto)
     if unsorted:
         _sort(model, complaint, name)
     if path is not None:
         map_externals(model, path.parent)
     return model
+
+
+def _keep_input_shapes(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Inputs that are outputs, too, keep the shapes that they have as inputs: outputs often declare none."""
+    outputs = {o.name for o in proto.graph.output}
+    for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
+        if info.name in outputs:
+            value.shape = ir.serde.deserialize_type_proto_for_shape(info.type)
 
 
 def _sort(model: ir.Model, complaint: str, name: str) -> None:

@@ -344,6 +344,15 @@ def test_unnamed_extents_get_names() -> None:
     assert shape(load(proto)) == "[x_d0,x_d1,4]"
 
 
+def test_an_input_that_is_an_output_keeps_its_shape() -> None:
+    """Outputs often declare none, and one value has one shape."""
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3])
+    outputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in "yx"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], outputs)
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    assert str(model.graph.inputs[0].shape) == "[n,3]"
+
+
 def test_odd_names_become_plain_symbols_and_sums_stay() -> None:
     model = load(parse("""
         <ir_version: 8, opset_import: ["" : 17]>
