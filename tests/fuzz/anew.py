@@ -54,6 +54,8 @@ def renamed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
         nodes.append(node)
     read = {i for n in nodes for i in n.input} | captured | outside
     kept = [t for t in graph.initializer if t.name in read]
+    for info in graph.value_info:
+        info.name = new.get(info.name, info.name)
     return _with(copy, nodes, kept)
 
 
@@ -90,7 +92,8 @@ def split_constants(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
 
 
 def _with(model: onnx.ModelProto, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "anew", model.graph.input, model.graph.output, constants)
+    graph = helper.make_graph(nodes, "anew", model.graph.input, model.graph.output, constants,
+                              value_info=model.graph.value_info)
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version,
                              functions=model.functions)
 
