@@ -173,10 +173,10 @@ class Dim:
     __rmul__ = __mul__
 
     def exact_div(self, other: DimLike) -> Dim | None:
-        """`self / other` if it is a polynomial for certain (other must be one monomial), else None."""
+        """`self / other` if it is a polynomial with integer coefficients, else None."""
         divisor = Dim.of(other)
         if len(divisor.terms) != 1:
-            return Dim.of(1) if self == divisor and divisor.terms else None
+            return self._long_div(divisor) if divisor.terms else None
         dmono, dcoef = divisor.terms[0]
         terms: dict[Monomial, int] = {}
         for mono, coef in self.terms:
@@ -189,6 +189,18 @@ class Dim:
                 return None
             terms[tuple(rest)] = coef // dcoef
         return Dim(terms)
+
+    def _long_div(self, divisor: Dim) -> Dim | None:
+        """Leading term by leading term: degrees first, then the atoms in order, which products keep."""
+        quotient, rest = Dim(), self
+        lead = Dim(dict(divisor.terms[-1:]))
+        while rest.terms:
+            part = Dim(dict(rest.terms[-1:])).exact_div(lead)
+            left = None if part is None else rest - part * divisor
+            if part is None or left is None or left.terms[-1:] == rest.terms[-1:]:
+                return None
+            quotient, rest = quotient + part, left
+        return quotient
 
     def __floordiv__(self, other: DimLike) -> Dim:
         return _make("//", [self, Dim.of(other)])

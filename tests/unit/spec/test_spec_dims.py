@@ -89,8 +89,21 @@ def test_canonical_form_is_independent_of_the_order(a: Dim, b: Dim, c: Dim) -> N
 
 @given(dims, dims)
 def test_exact_division_inverts_multiplication(a: Dim, b: Dim) -> None:
-    assume(len(b.terms) == 1)
+    assume(b.terms)
     assert (a * b).exact_div(b) == a
+
+
+@given(dims, dims)
+def test_exact_division_has_no_rest(a: Dim, b: Dim) -> None:
+    quotient = a.exact_div(b)
+    assert quotient is None or quotient * b == a
+
+
+def test_division_by_the_places_of_an_image() -> None:
+    height, width = parse("((h-1)//4)+1"), parse("((w-1)//4)+1")
+    assert (height * width * 32).exact_div(height * width) == 32
+    assert (height * width * 32 + 1).exact_div(height * width) is None
+    assert (height * width).exact_div(height * 2 * width) is None
 
 
 def test_exact_division_refuses_what_it_cannot_prove() -> None:
