@@ -303,6 +303,9 @@ def _decide(at: Ix, bounds: list[Dim]) -> tuple[Var, tuple[Dim, ...]]:
         if not isinstance(atom, Var):
             continue
         rest = at - Ix({atom: coef})
+        step, numbers = coef.as_int(), [(b - rest.const).as_int() for b in bounds]
+        if not rest.terms and step is not None and step > 0 and None not in numbers:  # every step-th element
+            return atom, tuple(Dim.of(-(-n // step)) for n in numbers if n is not None)
         scaled = [b.exact_div(coef) for b in bounds]
         if rest.below(coef) and all(s is not None for s in scaled):
             return atom, tuple(s for s in scaled if s is not None)

@@ -269,6 +269,16 @@ FLOAT |= {
                                   "y = LRN<size=9, alpha=0.3, beta=0.6, bias=2.0>(x) }"),
     "GlobalLpPool": (2, "(float[2,9,4,5] x) => (float[2,9,1,1] y, float[2,9,1,1] z) { y = GlobalLpPool(x) "
                      "z = GlobalLpPool<p=1>(x) }"),
+    "GlobalLpPool of the third norm": (2, "(float[2,9,4,5] x) => (float[2,9,1,1] y) { y = GlobalLpPool<p=3>(x) }"),
+    "LpPool": (18, "(float[2,3,9,20] x) => (float[2,3,8,19] y) { y = LpPool<kernel_shape=[2,2]>(x) }"),
+    "LpPool with pads and strides": (11, "(float[1,2,9,20] x) => (float[1,2,5,9] y) { "
+                                     "y = LpPool<kernel_shape=[3,3], strides=[2,2], pads=[1,0,1,0], p=1>(x) }"),
+    "LpPool dilated, of the third norm": (18, "(float[1,2,9,20] x) => (float[1,2,7,20] y) { "
+                                          "y = LpPool<kernel_shape=[2,3], dilations=[2,2], pads=[0,2,0,2], p=3>(x) }"),
+    "LpPool that rounds up": (22, "(float[2,2,14] x) => (float[2,2,5] y) { "
+                              "y = LpPool<kernel_shape=[3], strides=[3], ceil_mode=1>(x) }"),
+    "LpPool of the same size": (11, "(float[1,2,5,6,7] x) => (float[1,2,5,6,7] y) { "
+                                "y = LpPool<kernel_shape=[2,2,2], auto_pad=\"SAME_LOWER\">(x) }"),
     "LpNormalization by sums": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization<p=1, axis=2>(x) }}"),
     "ReduceSum of int32": (13, "(int32[3,9] x) => (int32[3,1] y) { " + k("a", 1) + "y = ReduceSum(x, a) }"),
     "ReduceMax of int8": (18, "(int8[3,9] x) => (int8[3,1] y) { " + k("a", 1) + "y = ReduceMax(x, a) }"),

@@ -14,12 +14,13 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from tilegraph.ops.conv.scaled import scaled
-from tilegraph.ops.conv.space import Axis, ConvSpace, Result, Window
+from tilegraph.ops.conv.space import ConvSpace, Result, Window
 from tilegraph.ops.conv.windows import WINDOWS
 from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import mergeable
 from tilegraph.ops.lower import lower_region
 from tilegraph.ops.lower.base import point
+from tilegraph.ops.lower.sliding import Axis
 from tilegraph.ops.prims import Const, Decline, Input, Lowered, Prim
 from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Apply, Inst, Load, Place, index_of, indices_of, insts, rewritten

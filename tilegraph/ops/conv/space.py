@@ -6,31 +6,11 @@ import math
 from dataclasses import dataclass
 
 from tilegraph.ops.index import Ix, Var
+from tilegraph.ops.lower.sliding import Axis
 from tilegraph.ops.prims import Prim
 from tilegraph.ops.space import Inst
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.schedule import DEFAULT, Schedule
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One spatial dim: `out` results over `size` elements, of which result y reads y*stride + k*dilation - before for
-    k in 0 .. kernel-1, as far as they exist."""
-
-    size: Dim
-    out: Dim
-    kernel: Dim
-    stride: int = 1
-    dilation: int = 1
-    before: int = 0
-
-    @property
-    def plain(self) -> bool:
-        """Whether result y reads element y alone."""
-        return self.kernel == 1 and self.stride == 1 and self.before == 0 and self.size == self.out
-
-    def text(self) -> str:
-        return f"{self.size}>{self.out}:{self.kernel}/{self.stride}*{self.dilation}-{self.before}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tilegraph.ops.conv.space import Axis, Window
+from tilegraph.ops.conv.space import Window
 from tilegraph.ops.index import Ix
 from tilegraph.ops.lower import Rule
 from tilegraph.ops.lower.base import NodeContext, view
+from tilegraph.ops.lower.sliding import Axis, window_axes
 from tilegraph.ops.prims import Const, Prim
-from tilegraph.spec.dims import Dim, Shape
+from tilegraph.spec.dims import Dim
 
 MAX_PLACES = 16  # of the source that count in one result of a transposed convolution, along a spatial dim
 
@@ -25,7 +24,7 @@ def _conv(c: NodeContext) -> list[Prim]:
     if weights.dtype != "float32" or depth * groups != channels or filters % groups:
         raise c.decline(f"weights {weights.dtype} of {filters}x{depth} in {groups} groups over {channels} channels")
     bias = c.arg(2) if len(c.node.inputs) > 2 and c.node.inputs[2] is not None else None
-    axes = _axes(c, source.shape[2:], [int(k or 0) for k in kernel])
+    axes = window_axes(c, source.shape[2:], [int(k or 0) for k in kernel])
     shape = (source.shape[0], weights.shape[0], *(a.out for a in axes))
     return [Window(shape, "float32", kind="conv", source=source, weights=weights, bias=bias, axes=axes, groups=groups)]
 
@@ -82,7 +81,7 @@ def _average_pool(c: NodeContext) -> list[Prim]:
 def _pool(c: NodeContext, kind: str) -> Window:
     source = c.arg(0)
     _check_source(c, source)
-    axes = _axes(c, source.shape[2:], [int(k) for k in c.attr("kernel_shape")])
+    axes = window_axes(c, source.shape[2:], [int(k) for k in c.attr("kernel_shape")])
     shape = (*source.shape[:2], *(a.out for a in axes))
     return Window(shape, "float32", kind=kind, source=source, axes=axes)
 
@@ -107,56 +106,6 @@ def _check_source(c: NodeContext, source: Prim) -> None:
         raise c.decline(f"{c.node.op_type} of {source.dtype}: kernels are float32")
     if len(source.shape) not in (3, 4):
         raise c.decline(f"{c.node.op_type} with {len(source.shape) - 2} spatial dims; kernels take 1 or 2")
-
-
-def _axes(c: NodeContext, sizes: Shape, kernel: Sequence[int]) -> tuple[Axis, ...]:
-    """The spatial dims; `Decline` where the inferred extents are not those of the attributes."""
-    rank = len(sizes)
-    strides = [int(s) for s in c.attr("strides") or [1] * rank]
-    dilations = [int(d) for d in c.attr("dilations") or [1] * rank]
-    pads = _pads(c, sizes, kernel, strides, dilations)
-    found = []
-    for k, out in enumerate(c.output_shape()[2:]):
-        reach = dilations[k] * (kernel[k] - 1) + 1
-        size, padded = sizes[k].as_int(), sizes[k] + (pads[k] + pads[k + rank])
-        want = (padded - reach).as_int()
-        if size is not None and want is not None:
-            ceil = bool(c.attr("ceil_mode", 0))
-            count = (-(-want // strides[k]) if ceil else want // strides[k]) + 1
-            if ceil and (count - 1) * strides[k] >= size + pads[k]:
-                count -= 1  # a window that starts in the padding behind the end is left out
-            if want < 0 or out != count:
-                raise c.decline(f"{out} results were inferred where the attributes give {count}")
-        elif not c.attr("ceil_mode", 0) and out not in c.rename.values():
-            # By the extents of the source, which a kernel knows; those of the model's inputs it may not.
-            out = (padded - reach) // strides[k] + 1
-        found.append(Axis(sizes[k], out, Dim.of(kernel[k]), strides[k], dilations[k], pads[k]))
-    return tuple(found)
-
-
-def _pads(c: NodeContext, sizes: Shape, kernel: Sequence[int], strides: Sequence[int],
-          dilations: Sequence[int]) -> list[int]:
-    """All begins, then all ends."""
-    auto = c.attr("auto_pad", "NOTSET")
-    rank = len(sizes)
-    if auto == "NOTSET":
-        pads = [int(p) for p in c.attr("pads") or [0] * (2 * rank)]
-        if min(pads) < 0:
-            raise c.decline(f"negative pads {pads}, which ONNX Runtime refuses too")
-        return pads
-    if auto == "VALID":
-        return [0] * (2 * rank)
-    begins, ends = [], []
-    for k, extent in enumerate(sizes):
-        size = extent.as_int()
-        if size is None and strides[k] != 1:
-            raise c.decline(f"auto_pad {auto} of the symbolic extent {extent}")
-        reach = dilations[k] * (kernel[k] - 1) + 1
-        total = reach - 1 if size is None else max((-(-size // strides[k]) - 1) * strides[k] + reach - size, 0)
-        small, large = total // 2, total - total // 2
-        begins.append(small if auto == "SAME_UPPER" else large)
-        ends.append(large if auto == "SAME_UPPER" else small)
-    return begins + ends
 
 
 def _pad(c: NodeContext) -> list[Prim]:
