@@ -93,8 +93,12 @@ def floats(dtype: str, seed: int = 0) -> A:
         return np.concatenate([values, values]).astype(dtype)  # twice: vector body and scalar tail of ORT's loops
 
 
-def every_float16() -> A:
-    return np.arange(2**16, dtype=np.uint16).view(np.float16)
+def every(dtype: str) -> A:
+    """All values of a type of 8 or 16 bits, and `values` of the others."""
+    size = np.dtype(dtype).itemsize
+    if dtype == "bool" or size > 2:
+        return values(dtype)
+    return np.arange(256**size, dtype=f"u{size}").view(dtype)
 
 
 def integers(dtype: str, seed: int = 0) -> A:

@@ -15,7 +15,7 @@ from tests.numeric.codegen.runner import run_region
 from tests.numeric.ops import test_exact_operators as exact
 from tests.numeric.ops import test_rounded_operators as rounded
 from tests.numeric.ops.evaluate import bits, evaluate
-from tests.numeric.ops.ort_cpu import pairs, values
+from tests.numeric.ops.ort_cpu import every, pairs, values
 
 A = NDArray[Any]
 Use = tuple[str, str, dict[str, Any], str]  # domain, op_type, attributes, result dtype
@@ -86,7 +86,9 @@ def test_casts(target: str) -> None:
     check([("", "Cast", {"to": onnx_type(target)}, target)], [values("float32")], ulps=0)
 
 
-BINARY: list[Use] = [("", name, {}, "float32") for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu", "Pow")]
+BINARY: list[Use] = [("", name, {}, "float32")
+                     for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu", "Pow", "Mean")]
+BINARY += [("", "Mod", {"fmod": 1}, "float32")]
 COMPARE: list[Use] = [("", n, {}, "bool") for n in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")]
 
 
@@ -130,10 +132,10 @@ def test_pairs_of_float64() -> None:
 
 
 def same_bits(ours: A, wide: A, dtype: np.dtype[Any], what: str) -> None:
-    """`ours` is the float32 array `wide`, rounded half to even; bools are equal."""
+    """`ours` is the float32 array `wide`, rounded half to even; bools and integers are equal."""
     with np.errstate(all="ignore"):
-        rounded_once = wide if wide.dtype == bool else wide.astype(dtype)
-    if wide.dtype == bool:
+        rounded_once = wide.astype(dtype) if wide.dtype == np.float32 else wide
+    if wide.dtype != np.float32:
         wrong = ours != rounded_once
     else:
         wrong = ours.view(np.uint16) != rounded_once.view(np.uint16)
@@ -141,18 +143,27 @@ def same_bits(ours: A, wide: A, dtype: np.dtype[Any], what: str) -> None:
     assert not wrong.any(), f"{what}: {ours[wrong][0]!r} where float32 gives {wide[wrong][0]!r}"
 
 
+TO_INTEGERS: list[Use] = [("", "Cast", {"to": onnx_type(d)}, d) for d in CASTS if d not in ("float64", "float16")]
 SIXTEEN = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=lambda d: d.name)
-@pytest.mark.parametrize("uses", split(UNARY, 12), ids=lambda uses: "-".join(u[1] for u in uses))
+@pytest.mark.parametrize("uses", [*split(UNARY, 12), TO_INTEGERS], ids=lambda uses: "-".join(u[1] for u in uses))
 def test_every_value_of_16_bits(uses: list[Use], dtype: np.dtype[Any]) -> None:
     """All 65536, NaN, infinities and denormals among them: the float32 kernel of the widened value, rounded once."""
-    every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     narrow = [(d, n, a, dtype.name if r == "float32" else r) for d, n, a, r in uses]
-    results, wide = compiled(narrow, [every]), compiled(uses, [every.astype(np.float32)])
+    results, wide = compiled(narrow, [x]), compiled(uses, [x.astype(np.float32)])
     for (_, name, _, _), ours, theirs in zip(uses, results, wide, strict=True):
         same_bits(ours, theirs, dtype, name)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "uint8"])
+def test_every_integer_of_8_and_16_bits(dtype: str) -> None:
+    names = [name for name, dtypes in exact.UNARY.items() if dtype in dtypes]
+    uses: list[Use] = [("", name, {}, dtype) for name in names]
+    uses += [("", "Cast", {"to": onnx_type(target)}, target) for target in ("float32", *CASTS) if target != dtype]
+    check(uses, [every(dtype)], ulps=0)
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN, ids=lambda d: d.name)

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.numeric.ops.evaluate import assert_same, evaluate
-from tests.numeric.ops.ort_cpu import floats, run, values
+from tests.numeric.ops.ort_cpu import every, floats, run, values
 
 DTYPES = (
     "float32",
@@ -33,7 +33,7 @@ def onnx_type(dtype: str) -> int:
 @pytest.mark.parametrize("target", DTYPES)
 @pytest.mark.parametrize("source", DTYPES)
 def test_cast(source: str, target: str) -> None:
-    x = values(source)
+    x = every(source)
     ours = evaluate("Cast", [x], target, {"to": onnx_type(target)})
     # Undefined by ONNX; ONNX Runtime converts float16 to uint32 by another route than float32 to uint32.
     skip = ~np.isfinite(x) if (source, target) == ("float16", "uint32") else None
@@ -82,7 +82,7 @@ def test_quantize_without_zero_point() -> None:
 
 @pytest.mark.parametrize(("dtype", "zero"), [*QUANTIZED, ("int32", 0), ("int32", None), ("uint8", None)])
 def test_dequantize(dtype: str, zero: int | None) -> None:
-    inputs = [values(dtype), np.array(0.1, np.float32)]
+    inputs = [every(dtype), np.array(0.1, np.float32)]
     if zero is not None:
         inputs.append(np.array(zero, dtype))
     theirs = run("DequantizeLinear", inputs, TensorProto.FLOAT)
