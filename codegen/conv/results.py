@@ -22,8 +22,8 @@ STREAMED = 3 << 18  # bytes of weights that the level 2 cache does not keep from
 
 
 def _results_exist(space: ConvSpace) -> tuple[tuple[Dim, Dim], ...]:
-    """Pools over less than a window, by less than a stride, have one result in ONNX Runtime, which rounds towards 0, and
-    none here: the run refuses what would be another answer."""
+    """Pools over less than a window, by less than a stride, have one result in ONNX Runtime, which rounds towards 0,
+    and none here: the run refuses what would be another answer."""
     if space.kind not in ("max", "average", "padded_average"):
         return ()
     return tuple((Dim.min(a.out, 1), Dim.of(1)) for a in space.axes
