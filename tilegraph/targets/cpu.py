@@ -8,7 +8,7 @@ from tilegraph.codegen.isa import Isa, from_mcpu, host
 from tilegraph.errors import UsageError
 from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
-from tilegraph.rewrites.attention import AttentionFusion
+from tilegraph.rewrites.attention import AttentionFusion, ListFolded, NoteAttentions
 from tilegraph.rewrites.attention.operators import FlexBodies
 from tilegraph.rewrites.control import EqualExtents, VersionBranches
 from tilegraph.rewrites.fusion import AbsorbLeftovers, QuantizeBarrier, RegionFusion
@@ -24,8 +24,9 @@ _FEATURES = (_BFLOAT16, "avx512vnni", "avxvnni")
 def _passes(options: CompilerOptions) -> Sequence[Pass]:
     offload, isa = options.offload, options.isa or _isa(None)
     _check(options.precision, isa)
-    return (*_rounded(options.weights), FlexBodies(), *NORMALISE, VersionBranches(), EqualExtents(), *ALGEBRA,
-            AttentionFusion(offload, trust_hidden=options.trust_hidden),
+    noted = NoteAttentions()
+    return (*_rounded(options.weights), FlexBodies(), noted, *NORMALISE, ListFolded(noted), VersionBranches(),
+            EqualExtents(), *ALGEBRA, AttentionFusion(offload, trust_hidden=options.trust_hidden),
             GemmFusion(offload, options.precision, isa.vector_bits),
             *_layout(offload, isa, options.fast_winograd), RegionFusion(offload), AbsorbLeftovers(offload),
             QuantizeBarrier())

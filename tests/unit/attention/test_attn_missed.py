@@ -10,6 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.unit.attention.attn_support import reasons
+from tilegraph.io import load
+from tilegraph.passes import PassContext, Pipeline
+from tilegraph.rewrites.attention import ListFolded, NoteAttentions
+from tilegraph.rewrites.attention.folded import REASON
+from tilegraph.rewrites.normalise import NORMALISE
 
 N = helper.make_node
 SCORES, OUT = N("MatMul", ["q", "k"], ["s"], name="first"), N("MatMul", ["p", "v"], ["o"], name="last")
@@ -17,7 +22,8 @@ CONSTS = {
     "places": np.arange(16, dtype=np.int64)[:, None], "one_place": np.array([[3]], np.int64), "four": np.array([4]),
     "weight": np.float32(np.random.default_rng(0).standard_normal((8, 16))), "second": np.array([1]),
     "row": np.float32(np.zeros((1, 16))), "start": np.array([0]), "end": np.array([8]), "axis": np.array([1]),
-    "middle": np.array([8]), "far": np.array([16])}
+    "row16": np.float32(np.ones((16, 8)) / 7), "keys": np.float32(np.eye(16, 8)), "middle": np.array([8]),
+    "far": np.array([16])}
 SHAPES = {"q": [16, 8], "k": [8, 16], "v": [16, 8], "v8": [8, 8], "w8": [8, 8], "x": [16, 8], "expert": [16, 8]}
 
 
@@ -26,7 +32,7 @@ def model(nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
     made = helper.make_model(helper.make_graph(
         list(nodes), "g",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in SHAPES.items() if n in read],
-        [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
         [numpy_helper.from_array(a, n) for n, a in CONSTS.items() if n in read]),
         opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     return onnx.shape_inference.infer_shapes(made, data_prop=True)
@@ -72,3 +78,18 @@ UNLISTED = {
 @pytest.mark.parametrize("name", list(UNLISTED))
 def test_unlisted(name: str) -> None:
     assert reasons(model(UNLISTED[name])) == []
+
+
+def _folded(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    """What is listed of attentions that constant folding takes away."""
+    graph, context, noted = load(model(nodes)), PassContext(), NoteAttentions()
+    Pipeline((noted, *NORMALISE, ListFolded(noted))).run(graph, context)
+    return [f"{d.subject}: {d.reason}" for d in context.diagnostics.of("attention")]
+
+
+def test_attentions_of_constants_are_listed() -> None:
+    folded = [N("MatMul", ["row16", "weight"], ["s"], name="first"), N("Softmax", ["s"], ["p"], axis=-1),
+              N("MatMul", ["p", "keys"], ["o"], name="last"), N("Add", ["o", "q"], ["out"])]
+    (line,) = _folded(folded)
+    assert line == f"last: {REASON}"
+    assert _folded([N("MatMul", ["q", "weight"], ["s"], name="first"), *folded[1:]]) == []
