@@ -27,7 +27,7 @@ from tilegraph.rewrites.attention.density import Density, decided_by, density, m
 from tilegraph.rewrites.attention.extend import Extender
 from tilegraph.rewrites.attention.extents import expand, read_elsewhere, settle
 from tilegraph.rewrites.attention.find import Core, cores
-from tilegraph.rewrites.attention.missed import PROJECTION, is_projection, missed
+from tilegraph.rewrites.attention.missed import is_projection, missed, why_projection
 from tilegraph.rewrites.attention.operators import Owner, owner_of, take_winners
 from tilegraph.rewrites.attention.positions import introduce, introduce_switches, put_back
 from tilegraph.rewrites.attention.price import AttentionCost, kind_of_mask, price
@@ -140,7 +140,7 @@ class AttentionFusion(CompositePass):
                 reason = reason or why
         assert reason is not None
         if is_projection(core.first):
-            raise Decline(PROJECTION.format(core.first.op_type, core.first.name))
+            raise Decline(why_projection(core.first))
         raise reason
 
     def _refuse(self, context: PassContext, core: Core, reason: Decline) -> None:

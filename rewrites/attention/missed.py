@@ -28,6 +28,10 @@ _MOVES = frozenset({"Gather", "GatherElements", "GatherND", "ScatterND", "Scatte
 PROJECTION = "{} {} multiplies by a constant: the softmax is one of a projection, not of scores of queries and keys"
 
 
+MIXED = "{} {} mixes the scores of several heads, which {} {} makes: a kernel computes one head at a time"
+_MIXED = 16  # nodes between the two
+
+
 @dataclass(frozen=True)
 class Missed:
     """`product` would be the second one; `reason` says what is in the way."""
@@ -53,6 +57,26 @@ def missed(view: GraphView, tried: Set[ir.Node]) -> Iterator[Missed]:
 def is_projection(product: ir.Node) -> bool:
     """Whether one operand of a product is a constant."""
     return any(v is not None and constant_of(v) is not None for v in product.inputs[:2])
+
+
+def why_projection(product: ir.Node) -> str:
+    """What a softmax behind a product with a constant is: one of scores that the product mixes, as talking heads do, or
+    of a projection."""
+    made = whole(product.outputs[0])
+    stack, reached = [product], set[ir.Node]()
+    while stack:
+        for maker in _producers(stack.pop()):
+            if maker in reached:
+                continue
+            reached.add(maker)
+            if is_product(maker):
+                scores = whole(maker.outputs[0])
+                if made and scores and len(made) == len(scores) > 2 and made[-2:] == scores[-2:] \
+                        and not is_projection(maker):
+                    return MIXED.format(product.op_type, product.name, maker.op_type, maker.name)
+            elif kind_of(maker) in ("view", "pointwise") and len(reached) < _MIXED:
+                stack.append(maker)
+    return PROJECTION.format(product.op_type, product.name)
 
 
 def _is_softmax(node: ir.Node) -> bool:
@@ -130,7 +154,7 @@ def _elements(value: ir.Value) -> int | None:
 def _reason(before: list[ir.Node], after: list[ir.Node]) -> str:
     first, second = before[-1], after[-1]
     if is_projection(first):
-        return PROJECTION.format(first.op_type, first.name)
+        return why_projection(first)
     for node in (*before, *after):
         if kind_of(node) is None and not is_product(node):
             return f"{node.op_type} {node.name} between the products is nothing that attention kernels compute" \

@@ -23,8 +23,9 @@ CONSTS = {
     "weight": np.float32(np.random.default_rng(0).standard_normal((8, 16))), "second": np.array([1]),
     "row": np.float32(np.zeros((1, 16))), "start": np.array([0]), "end": np.array([8]), "axis": np.array([1]),
     "row16": np.float32(np.ones((16, 8)) / 7), "keys": np.float32(np.eye(16, 8)), "middle": np.array([8]),
-    "far": np.array([16])}
-SHAPES = {"q": [16, 8], "k": [8, 16], "v": [16, 8], "v8": [8, 8], "w8": [8, 8], "x": [16, 8], "expert": [16, 8]}
+    "heads": np.float32([[1, 2], [3, 4]]), "far": np.array([16])}
+SHAPES = {"q": [16, 8], "k": [8, 16], "v": [16, 8], "v8": [8, 8], "w8": [8, 8], "x": [16, 8], "expert": [16, 8],
+          "q3": [2, 16, 8], "k3": [2, 8, 16], "v3": [2, 16, 8]}
 
 
 def model(nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
@@ -57,6 +58,15 @@ def test_listed(name: str) -> None:
     found = reasons(model(nodes))
     assert found
     assert reason in found[0]
+
+
+def test_heads_that_are_mixed() -> None:
+    """Talking heads: scores of one head are sums of those of others."""
+    nodes = [N("MatMul", ["q3", "k3"], ["s"], name="first"),
+             N("Einsum", ["s", "heads"], ["m"], equation="hij,hg->gij", name="mix"),
+             N("Softmax", ["m"], ["p"], axis=-1), N("MatMul", ["p", "v3"], ["o"], name="last")]
+    (reason,) = reasons(model(nodes))
+    assert reason.startswith("Einsum mix mixes the scores of several heads, which MatMul first makes")
 
 
 def test_projections() -> None:
