@@ -56,3 +56,39 @@ def test_kept(body: str) -> None:
 def test_numbers_and_equal_names_are_left_alone() -> None:
     assert inputs(f"y, z = {LSTM}", "N", "N") == (["N", "N", "N"], False)
     assert inputs(f"y, z = {LSTM}", "2", "2") == (["N", "2", "2"], False)
+
+
+CACHE = "k2 = Concat <axis = 1> (k, n) v2 = Concat <axis = 1> (v, n) "
+
+
+@pytest.mark.parametrize(("body", "shapes"), [
+    (CACHE + "t = Transpose <perm = [0, 2, 1]> (k2) s = MatMul(n, t) y = MatMul(s, v2)",
+     ["[B,P,8]", "[B,P,8]", "[B,N,8]"]),  # a decoder's caches
+    (CACHE + "y = Concat <axis = 1> (k2, v2)", ["[B,P,8]", "[B,Q,8]", "[B,N,8]"]),  # lengths may differ
+    ("t = Transpose <perm = [0, 2, 1]> (k) y = MatMul(n, t)", ["[B,P,8]", "[C,Q,8]", "[D,N,8]"]),  # batches broadcast
+    ("y = Add(k, v)", ["[B,P,8]", "[C,Q,8]", "[D,N,8]"]),
+    ("t = Transpose <perm = [0, 2, 1]> (k) y = MatMul(t, v)", ["[B,P,8]", "[C,P,8]", "[D,N,8]"]),
+    ("c = Concat <axis = 1> (k, v, v) t = Transpose <perm = [0, 2, 1]> (c) d = Concat <axis = 1> (n, n) "
+     "y = MatMul(t, d)",
+     ["[B,P,8]", "[B,Q,8]", "[D,N,8]"]),  # P + 2 Q = 2 N says nothing of two
+])
+def test_products_and_concatenations(body: str, shapes: list[str]) -> None:
+    model = load(onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[B,P,8] k, float[C,Q,8] v, '
+                                         f"float[D,N,8] n) => (float[e,f,g] y) {{ {body} }}"))
+    Pipeline(NORMALISE).run(model, PassContext())
+    modified = EqualExtents().run(model, PassContext()).modified
+    assert [str(v.shape) for v in model.graph.inputs] == shapes
+    assert modified == (shapes != ["[B,P,8]", "[C,Q,8]", "[D,N,8]"])
+    check_model(model)
+    assert not EqualExtents().run(model, PassContext()).modified
+
+
+def test_an_extent_that_is_an_expression_follows() -> None:
+    """A mask over what is past and new has a length that is a sum of both."""
+    text = """g (float[B,P,8] k, float[B,Q,8] v, float[B,N,8] n, float[M] m) => (float[e,f,g] y) {
+        t = Transpose <perm = [0, 2, 1]> (k) z = MatMul(t, v) y = Concat <axis = 1> (z, n, z) }"""
+    model = load(onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text))
+    model.graph.inputs[3].shape = ir.Shape(["Q + N"])
+    Pipeline(NORMALISE).run(model, PassContext())
+    assert EqualExtents().run(model, PassContext()).modified
+    assert str(model.graph.inputs[3].shape) in ("[N+P]", "[P+N]")
