@@ -20,7 +20,6 @@ import onnx_ir as ir
 
 from tilegraph.codegen.cache import KernelCache, kernel_key
 from tilegraph.codegen.isa import Isa
-from tilegraph.codegen.schedules import candidates
 from tilegraph.codegen.version import GENERATOR, TVM_VERSION
 from tilegraph.compiler.program import lowered_of
 from tilegraph.diagnostics import Diagnostics
@@ -108,6 +107,8 @@ def tune(graphs: Sequence[ir.Graph], functions: ir.Model, measure: Measure, comp
 
 
 def _candidates(function: ir.Function, isa: Isa) -> list[Schedule]:
+    from tilegraph.codegen.schedules import candidates  # imports TVM, which takes a second: only where something is tuned
+
     try:
         return candidates(*lowered_of(function), isa)
     except Decline:  # whoever compiles it says so

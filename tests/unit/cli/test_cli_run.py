@@ -89,6 +89,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_compiler_imports_tvm_only_to_compile() -> None:
+    code = "import sys; import tilegraph.compiler; print([m for m in ('onnxruntime', 'tvm') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=Path(__file__).parents[3])
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_python_dash_m() -> None:
     done = subprocess.run([sys.executable, "-m", "tilegraph", "optimize", "nowhere.onnx"], capture_output=True,
                           text=True, cwd=Path(__file__).parents[3], check=False)
