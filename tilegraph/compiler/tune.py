@@ -107,7 +107,8 @@ def tune(graphs: Sequence[ir.Graph], functions: ir.Model, measure: Measure, comp
 
 
 def _candidates(function: ir.Function, isa: Isa) -> list[Schedule]:
-    from tilegraph.codegen.schedules import candidates  # imports TVM, which takes a second: only where something is tuned
+    # Imports TVM, which takes a second: only where something is tuned.
+    from tilegraph.codegen.schedules import candidates
 
     try:
         return candidates(*lowered_of(function), isa)
