@@ -150,8 +150,8 @@ class Blocks:
     def _values(self, at: Place) -> None:
         _, _, groups, j0, columns = at
         e, tile = self.e, self.tile
-        times_values(e, self.space, tile, self.memory, self.at.scores, self.at.sums, t.Mul(groups, e.i64(tile.group)),
-                     j0, columns, (tile.sum_rows, 1))
+        times_values(e, self.space, tile, self.memory, self.at.block, t.Mul(groups, e.i64(tile.group)), j0, columns,
+                     (tile.sum_rows, 1))
 
     def _soft(self, at: Place, known: dict[int, V]) -> None:
         i0, rows, _, j0, columns = at

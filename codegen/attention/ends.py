@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.attention.operands import fit
-from tilegraph.codegen.attention.products import Tile
+from tilegraph.codegen.attention.products import Sums, Tile
 from tilegraph.codegen.attention.rows import without_keys
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.rows.values import pack
@@ -27,6 +27,7 @@ class Scratch:
     sums: int
     peak: int
     total: int
+    shrink: int
     keys: int
 
     @staticmethod
@@ -34,12 +35,12 @@ class Scratch:
         scores = tile.rows * tile.depth_pitch
         sums = scores + tile.rows * tile.pitch
         peak = sums + tile.rows * tile.width_pitch
-        return Scratch(0, scores, sums, peak, peak + tile.rows, peak + 2 * tile.rows)
+        rows = -(-tile.rows // tile.lanes) * tile.lanes  # whole vectors of rows
+        return Scratch(0, scores, sums, peak, peak + rows, peak + 2 * rows, peak + 3 * rows)
 
     @property
-    def block(self) -> tuple[int, int, int, int]:
-        """Of what a block of keys changes: scores, maxima, sums of exponentials, weighted values."""
-        return self.scores, self.peak, self.total, self.sums
+    def block(self) -> Sums:
+        return Sums(self.scores, self.peak, self.total, self.shrink, self.sums)
 
 
 class Ends:

@@ -7,7 +7,7 @@ values is enough, once for all queries of the block, and neither products nor ex
 from __future__ import annotations
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.products import Tile, chunks
+from tilegraph.codegen.attention.products import Sums, Tile, chunks
 from tilegraph.codegen.attention.rows import exp_falling
 from tilegraph.codegen.emitter import STORAGE, Emitter
 from tilegraph.codegen.tir_math import V
@@ -15,19 +15,18 @@ from tilegraph.ops.attention import AttentionSpace
 from tilegraph.ops.space import Load
 
 
-def flat_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: tuple[int, int, int, int],
-               rows: t.Expr, j0: t.Expr, columns: t.Expr, level: V) -> None:
+def flat_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: Sums, rows: t.Expr, j0: t.Expr,
+               columns: t.Expr, level: V) -> None:
     """Takes `columns` keys from `j0` of score `level`, which is finite, into maximum, sum and output of every row.
 
-    `at`: offsets of the block of scores, which holds the sum of the values, and of maxima, sums and outputs.
+    The block of scores holds the sum of the values.
     """
-    block, peaks, totals, outputs = at
     m = e.math
-    _sum_values(e, space, tile, memory, block, j0, columns)
+    _sum_values(e, space, tile, memory, at.scores, j0, columns)
     count = m.cast(V(columns, "int64"), "float32")
     with e.loop("r", rows) as r:
-        peak, total = t.Add(r, e.i64(peaks)), t.Add(r, e.i64(totals))
-        out = e.share(t.Add(t.Mul(r, e.i64(tile.width_pitch)), e.i64(outputs)))
+        peak, total = t.Add(r, e.i64(at.peak)), t.Add(r, e.i64(at.total))
+        out = e.share(t.Add(t.Mul(r, e.i64(tile.width_pitch)), e.i64(at.values)))
         before = m.share(e.read(memory, "float32", peak))
         # Most often both are 1: the blocks before had the same score.
         shrink, weight = (e.scalar(name, "float32", e.f32(1.0)) for name in ("shrink", "weight"))
@@ -42,7 +41,7 @@ def flat_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, 
             for first, width in chunk:
                 place = t.Add(out, e.i64(first))
                 kept = m.mul(e.read(memory, "float32", place, width), alpha)
-                added = e.read(memory, "float32", block + first, width)
+                added = e.read(memory, "float32", at.scores + first, width)
                 e.write(memory, place, m.fma(one, added, kept), width)
 
 

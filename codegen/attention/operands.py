@@ -134,16 +134,15 @@ class Operands:
     def declare(self) -> None:
         """Makes the variables of what is known of keys and values."""
         if self.skips:
-            self.greatest, self.nothing = (self.e.local(name, "float32", self.tile.lanes)
-                                           for name in ("greatest", "nothing"))
+            self.greatest, self.values = (self.e.local(n, "int32", self.tile.lanes) for n in ("greatest", "values"))
 
     def start(self) -> None:
-        """Starts the bounds of one batch and head: 0 * every value is summed, which is NaN if one is not finite."""
+        """Starts the bounds of one batch and head, with the greatest size of its values."""
         if not self.skips:
             return
-        e, m, space, lanes = self.e, self.e.math, self.space, self.tile.lanes
-        e.write(self.greatest, 0, e.f32(0.0), lanes)
-        e.write(self.nothing, 0, e.f32(0.0), lanes)
+        e, space, lanes = self.e, self.space, self.tile.lanes
+        for sizes in (self.greatest, self.values):
+            e.write(sizes, 0, e.math.const(0, "int32"), lanes)
         v = space.v
         assert isinstance(v, Load)
         with e.loop("r", keys_of(e, space)) as r:
@@ -152,19 +151,24 @@ class Operands:
             while done < space.width:
                 width = fit(space.width - done, lanes)
                 e.loops[space.e] = e.i64(done)
-                value = e.value(v, space.e, width, {})
-                e.write(self.nothing, 0, m.fma(value, e.f32(0.0), e.read(self.nothing, "float32", 0, width)), width)
+                self._enlarge(self.values, e.value(v, space.e, width, {}))
                 done += width
 
     def _note(self, value: V) -> None:
-        if not self.skips:
-            return
+        if self.skips:
+            self._enlarge(self.greatest, value)
+
+    def _enlarge(self, sizes: t.Buffer, value: V) -> None:
+        """Takes |value| into the maximum, lane by lane. As integers, where NaN is above infinity."""
         e, m = self.e, self.e.math
-        size = m.abs(value)
-        before = m.share(e.read(self.greatest, "float32", 0, value.lanes))
-        e.write(self.greatest, 0, m.select(m.lt(before, size), size, before), value.lanes)
-        nothing = e.read(self.nothing, "float32", 0, value.lanes)
-        e.write(self.nothing, 0, m.fma(value, e.f32(0.0), nothing), value.lanes)
+        size = m.band(m.bitcast(value, "int32"), m.const(0x7FFFFFFF, "int32"))
+        e.write(sizes, 0, m.maximum(e.read(sizes, "int32", 0, value.lanes), size), value.lanes)
+
+    def _greatest(self, sizes: t.Buffer) -> V:
+        """The greatest of all lanes, a float again; NaN if there was one."""
+        m = self.e.math
+        most = m.folded(m.share(self.e.read(sizes, "int32", 0, self.tile.lanes)), m.maximum)
+        return m.share(m.bitcast(m.share(most), "float32"))
 
     def copy_queries(self, put: Callable[[t.Expr], None], rows: t.Expr, bounded: bool) -> None:
         """The block's queries side by side; rows that are only there to fill a group are 0.
@@ -173,8 +177,8 @@ class Operands:
         """
         e, space, tile = self.e, self.space, self.tile
         if bounded:
-            self.query_peak = e.scalar("query_peak", "float32", e.f32(0.0))
-            self.query_nothing = e.scalar("query_nothing", "float32", e.f32(0.0))
+            self.asked = e.local("asked", "int32", tile.lanes)
+            e.write(self.asked, 0, e.math.const(0, "int32"), tile.lanes)
         lanes = along(space.q, space.d, tile.lanes, space.depth)
         filled = t.Mul(t.Div(t.Add(rows, e.i64(tile.group - 1)), e.i64(tile.group)), e.i64(tile.group))
         pitch = e.i64(tile.depth_pitch)
@@ -190,32 +194,16 @@ class Operands:
                 value = e.math.share(e.value(space.q, space.d, width, {}))
                 e.write(self.memory, t.Add(row, e.i64(done)), value, width)
                 if bounded:
-                    self._note_query(value)
+                    self._enlarge(self.asked, value)
                 done += width
-
-    def _note_query(self, value: V) -> None:
-        e, m = self.e, self.e.math
-        peak, nothing = m.abs(value), m.mul(value, e.f32(0.0))
-        while peak.lanes > 1:
-            a, b = m.half(peak, False), m.half(peak, True)
-            peak = m.select(m.lt(a, b), b, a)
-            nothing = m.add(m.half(nothing, False), m.half(nothing, True))
-        before = m.share(e.read(self.query_peak, "float32", 0))
-        e.write(self.query_peak, 0, m.select(m.lt(before, peak), peak, before))
-        e.write(self.query_nothing, 0, m.add(e.read(self.query_nothing, "float32", 0), nothing))
 
     def score_bound(self) -> V:
         """A bound on the size of every score of the block; NaN if a key, query or value is not finite."""
         e, m = self.e, self.e.math
-        peak = m.share(e.read(self.greatest, "float32", 0, self.tile.lanes))
-        nothing = m.share(e.read(self.nothing, "float32", 0, self.tile.lanes))
-        while peak.lanes > 1:
-            a, b = m.half(peak, False), m.half(peak, True)
-            peak = m.select(m.lt(a, b), b, a)
-            nothing = m.add(m.half(nothing, False), m.half(nothing, True))
-        product = m.mul(m.mul(peak, e.read(self.query_peak, "float32", 0)), e.f32(1.01 * self.space.depth))
-        product = m.add(product, m.add(nothing, e.read(self.query_nothing, "float32", 0)))
-        return m.add(product, m.mul(product, e.f32(0.0)))  # NaN where the bound overflowed
+        keys, queries, values = (self._greatest(sizes) for sizes in (self.greatest, self.asked, self.values))
+        product = m.mul(m.mul(keys, queries), e.f32(1.01 * self.space.depth))
+        product = m.fma(values, e.f32(0.0), product)
+        return m.fma(product, e.f32(0.0), product)  # NaN where the bound overflowed
 
 
 def keys_of(e: Emitter, space: AttentionSpace) -> t.Expr:

@@ -54,6 +54,18 @@ class Tile:
                     padded(space.width))
 
 
+@dataclass(frozen=True)
+class Sums:
+    """Offsets of what a block of keys changes, in float32 elements: scores, and of every row the maximum, the sum of
+    exponentials, what sums so far are to be multiplied by, and the weighted values."""
+
+    scores: int
+    peak: int
+    total: int
+    shrink: int
+    values: int
+
+
 def fma(e: Emitter, a: V, b: V, c: V) -> V:
     lanes = c.lanes
     m = e.math
@@ -91,9 +103,10 @@ def scores(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, quer
                     e.write(memory, t.Add(corner, e.i64(r * tile.pitch + v * lanes)), value, lanes)
 
 
-def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, block: int, out: int,
-                 rows: t.Expr, j0: t.Expr, columns: t.Expr, at_once: tuple[int, int]) -> None:
-    """out[r, :] += sum_c block[r, c] * values[j0 + c, :] for `rows` rows, and some more up to a whole group.
+def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: Sums, rows: t.Expr, j0: t.Expr,
+                 columns: t.Expr, at_once: tuple[int, int]) -> None:
+    """out[r, :] = out[r, :] * shrink[r] + sum_c scores[r, c] * values[j0 + c, :] for `rows` rows, and some more up to a
+    whole group.
 
     `at_once`: rows of a group, and keys whose products are summed apart, so that one sum need not wait for the other.
     """
@@ -102,8 +115,9 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
     group, keys = at_once
     values, stored = e.input(v.slot, v.stored), STORAGE.get(v.stored, v.stored)
     with e.loop("g", t.Div(t.Add(rows, e.i64(group - 1)), e.i64(group))) as g:
-        weights = e.share(t.Add(t.Mul(g, e.i64(group * tile.pitch)), e.i64(block)))
-        top = e.share(t.Add(t.Mul(g, e.i64(group * tile.width_pitch)), e.i64(out)))
+        weights = e.share(t.Add(t.Mul(g, e.i64(group * tile.pitch)), e.i64(at.scores)))
+        top = e.share(t.Add(t.Mul(g, e.i64(group * tile.width_pitch)), e.i64(at.values)))
+        first_row = e.share(t.Add(t.Mul(g, e.i64(group)), e.i64(at.shrink)))
         for chunk in chunks(space.width, tile.lanes):
             places = [(r, first, width) for r in range(group) for first, width in chunk]
             sums = [[e.local("acc", "float32", width) for _, _, width in places] for _ in range(keys)]
@@ -133,9 +147,10 @@ def times_values(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer
             with e.loop("c", t.Sub(columns, done), done) as c:
                 take(c, sums[0])
             for n, (r, first, width) in enumerate(places):
-                at = t.Add(top, e.i64(r * tile.width_pitch + first))
+                place = t.Add(top, e.i64(r * tile.width_pitch + first))
                 total = reduce(e.math.add, [e.read(part[n], "float32", 0, width) for part in sums])
-                e.write(memory, at, e.math.add(e.read(memory, "float32", at, width), total), width)
+                shrink = e.read(memory, "float32", t.Add(first_row, e.i64(r)))
+                e.write(memory, place, fma(e, shrink, e.read(memory, "float32", place, width), total), width)
 
 
 def chunks(width: int, lanes: int) -> list[list[tuple[int, int]]]:

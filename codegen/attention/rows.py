@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.attention.products import Tile
+from tilegraph.codegen.attention.products import Sums, Tile
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.tir_math import TirMath, V
 from tilegraph.ops.attention import AttentionSpace, Score
@@ -45,22 +45,22 @@ def _exp(e: Emitter, x: V) -> V:
     return exp_falling(e.math, e.math.share(x))
 
 
-def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: tuple[int, int, int, int],
+def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffer, at: Sums,
                   put: Callable[[t.Expr], None], rows: t.Expr, j0: t.Expr, columns: t.Expr,
                   known: dict[int, V]) -> None:
-    """Turns scores into weights relative to the running maximum and keeps maximum, sum and output in step.
+    """Turns scores into weights relative to the running maximum, and keeps maximum and sum in step.
 
-    `at`: offsets of scores, maxima, sums and outputs in `memory`. `put` sets the loops of a row. `known`: modifier
-    values that hold for the block.
+    `put` sets the loops of a row. `known`: modifier values that hold for the block. What was summed so far still has to
+    be multiplied by the row's `at.shrink`: `times_values` does it. All maxima come before all exponentials: these wait
+    for the row's maximum, and where rows were taken whole, the next row's would wait for them.
     """
-    block, peaks, totals, outputs = at
     whole = t.EQ(columns, e.i64(tile.columns))
     with e.loop("r", rows) as r:
         put(r)
         e.loops[space.j] = j0
-        row = e.share(t.Add(t.Mul(r, e.i64(tile.pitch)), e.i64(block)))
-        before = e.math.share(e.read(memory, "float32", t.Add(r, e.i64(peaks))))
-        peak, total = e.scalar("row_peak", "float32", before), e.scalar("row_total", "float32", e.f32(0.0))
+        row = e.share(t.Add(t.Mul(r, e.i64(tile.pitch)), e.i64(at.scores)))
+        before = e.math.share(e.read(memory, "float32", t.Add(r, e.i64(at.peak))))
+        peak = e.scalar("row_peak", "float32", before)
         with e.block() as fast:
             _modify(e, space, memory, row, tile.columns, known, peak, None)
         with e.block() as slow:
@@ -76,24 +76,42 @@ def softmax_block(e: Emitter, space: AttentionSpace, tile: Tile, memory: t.Buffe
                 _modify(e, space, memory, t.Add(row, done), tile.lanes, known, peak, left)
         e.stmts.append(t.IfThenElse(whole, t.sequence(fast), t.sequence(slow)))
         after = e.math.share(e.read(peak, "float32", 0))
-        m = e.math
-        # A row without a finite score yet: exponentials of -inf are 0 whatever is subtracted.
-        base = m.select(m.eq(after, e.f32(float("-inf"))), e.f32(0.0), after)
-        with e.block() as fast:
-            _weigh(e, memory, row, tile.columns, base, total)
-        with e.block() as slow, e.loop("c", t.Div(t.Add(columns, e.i64(tile.lanes - 1)), e.i64(tile.lanes))) as c:
+        e.write(memory, t.Add(r, e.i64(at.peak)), after)
+        e.write(memory, t.Add(r, e.i64(at.shrink)), e.math.sub(before, _base(e, after)))
+    _shrink(e, tile, memory, at, rows)
+    with e.block() as fast, e.loop("r", rows) as r:
+        _weigh_row(e, tile, memory, at, r, None)
+    with e.block() as slow, e.loop("r", rows) as r:
+        _weigh_row(e, tile, memory, at, r, columns)
+    e.stmts.append(t.IfThenElse(whole, t.sequence(fast), t.sequence(slow)))
+
+
+def _base(e: Emitter, peak: V) -> V:
+    """What is subtracted from scores. Exponentials of -inf, of a row without a finite score yet, are 0 anyway."""
+    return e.math.select(e.math.eq(peak, e.f32(float("-inf"))), e.f32(0.0), peak)
+
+
+def _shrink(e: Emitter, tile: Tile, memory: t.Buffer, at: Sums, rows: t.Expr) -> None:
+    """The exponential of `at.shrink`, 1 where the maximum stays, and row sums times it; vectors of rows at a time."""
+    with e.loop("s", t.Div(t.Add(rows, e.i64(tile.lanes - 1)), e.i64(tile.lanes))) as s:
+        first = e.share(t.Mul(s, e.i64(tile.lanes)))
+        place, total = t.Add(first, e.i64(at.shrink)), t.Add(first, e.i64(at.total))
+        factor = e.math.share(_exp(e, e.read(memory, "float32", place, tile.lanes)))
+        e.write(memory, place, factor, tile.lanes)
+        e.write(memory, total, e.math.mul(e.read(memory, "float32", total, tile.lanes), factor), tile.lanes)
+
+
+def _weigh_row(e: Emitter, tile: Tile, memory: t.Buffer, at: Sums, r: t.Expr, columns: t.Expr | None) -> None:
+    """Weights of row `r` in place of its scores, and their sum. `columns`: how many there are, a block's if None."""
+    row = e.share(t.Add(t.Mul(r, e.i64(tile.pitch)), e.i64(at.scores)))
+    base = e.math.share(_base(e, e.math.share(e.read(memory, "float32", t.Add(r, e.i64(at.peak))))))
+    total = e.scalar("row_total", "float32", e.read(memory, "float32", t.Add(r, e.i64(at.total))))
+    if columns is None:
+        _weigh(e, memory, row, tile.columns, base, total)
+    else:
+        with e.loop("c", t.Div(t.Add(columns, e.i64(tile.lanes - 1)), e.i64(tile.lanes))) as c:
             _weigh(e, memory, t.Add(row, t.Mul(c, e.i64(tile.lanes))), tile.lanes, base, total)
-        e.stmts.append(t.IfThenElse(whole, t.sequence(fast), t.sequence(slow)))
-        sum_at = t.Add(r, e.i64(totals))
-        with e.when(m.lt(before, after).expr):
-            alpha = m.share(_exp(e, m.sub(before, base)))
-            e.write(memory, t.Add(r, e.i64(peaks)), after)
-            e.write(memory, sum_at, m.mul(e.read(memory, "float32", sum_at), alpha))
-            out = e.share(t.Add(t.Mul(r, e.i64(tile.width_pitch)), e.i64(outputs)))
-            for k in range(-(-space.width // tile.lanes)):
-                place = t.Add(out, e.i64(k * tile.lanes))
-                e.write(memory, place, m.mul(e.read(memory, "float32", place, tile.lanes), alpha), tile.lanes)
-        e.write(memory, sum_at, m.add(e.read(memory, "float32", sum_at), e.read(total, "float32", 0)))
+    e.write(memory, t.Add(r, e.i64(at.total)), e.read(total, "float32", 0))
 
 
 def _modify(e: Emitter, space: AttentionSpace, memory: t.Buffer, place: t.Expr, lanes: int, known: dict[int, V],

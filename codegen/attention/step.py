@@ -123,8 +123,7 @@ class Step:
         e, tile = self.e, self.tile
 
         def take(group: int, keys: int) -> None:
-            times_values(e, self.space, tile, self.memory, self.at.scores, self.at.sums, rows, j0, columns,
-                         (group, keys))
+            times_values(e, self.space, tile, self.memory, self.at.block, rows, j0, columns, (group, keys))
 
         if where.most == 1:
             take(1, 4)
