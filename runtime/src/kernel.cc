@@ -195,6 +195,67 @@ void Kernel::get_outputs(OrtKernelContext* context, Workspace& workspace, char* 
   }
 }
 
+// The calls of a run, given to the pool many at a time.
+class Kernel::Queue {
+ public:
+  Queue(const Kernel& kernel, const OrtKernelContext* context, Workspace& workspace, char* scratch)
+      : program_(*kernel.program_), context_(context), workspace_(workspace), scratch_(scratch) {}
+
+  void add(size_t number, Part part) {
+    Plan& plan = workspace_.plan;
+    const Program::Call& call = program_.calls()[number];
+    const Plan::Step& step = plan.steps[number];
+    if (step.extent == 0) return;
+    int64_t item = step.extent / part.items, first = part.first * item, end = part.end * item;
+    bool whole = end - first == step.extent;
+    auto count = static_cast<size_t>(call.count());
+    TVMFFIAny* row = plan.rows.data() + call.row;
+    if (!whole) {  // other rounds are in the queue, too
+      auto& rows = workspace_.rows;
+      if (waiting_ == kCalls || used_ + count > rows.size()) run();
+      if (rows.size() < count) rows.resize(kCalls * count);
+      row = std::copy_n(plan.rows.data() + call.row, count, rows.data() + used_) - count;
+      used_ += count;
+    } else if (waiting_ == kCalls) {
+      run();
+    }
+    const uint32_t* sources = program_.sources().data() + call.first_pointer;
+    for (uint32_t k = 0; k < call.pointers; ++k) {
+      auto base = reinterpret_cast<uintptr_t>(workspace_.bases[sources[k]]);
+      // As a number: the items before this round, which are not there any more, may have begun in front of the arena.
+      auto shift = plan.offsets[call.first_pointer + k] - part.first * plan.item_bytes[call.first_pointer + k];
+      set_pointer(row[k], base ? reinterpret_cast<void*>(base + static_cast<uintptr_t>(shift)) : nullptr);
+    }
+    int tasks = whole ? step.tasks : program_.tasks(call, step, end - first);
+    launches_[waiting_] = {call.function, row, call.count(), static_cast<int32_t>(call.pointers), first, end, call.align,
+                           tasks, step.scratch_bytes ? scratch_ : nullptr, step.scratch_bytes};
+    numbers_[waiting_++] = number;
+    if (waiting_ == 1 && tasks == 1) run();  // nothing that a thread could do beside it
+  }
+
+  void run() {
+    size_t count = std::exchange(waiting_, 0);
+    used_ = 0;
+    try {
+      launch(context_, launches_, count);
+    } catch (const Failed& e) {
+      const Program::Call& call = program_.calls()[numbers_[e.number]];
+      throw Error(ORT_RUNTIME_EXCEPTION, cat(program_.node(), ": ", call.name.empty() ? "kernel" : "node", " '",
+                                             call.name.empty() ? call.symbol : call.name, "' failed: ", e.message));
+    }
+  }
+
+ private:
+  static constexpr size_t kCalls = 64;
+  const Program& program_;
+  const OrtKernelContext* context_;
+  Workspace& workspace_;
+  char* scratch_;
+  Launch launches_[kCalls];
+  size_t numbers_[kCalls];
+  size_t waiting_ = 0, used_ = 0;  // calls, and arguments in workspace_.rows
+};
+
 void Kernel::run(OrtKernelContext* context) {
   Lease lease(*this, context);
   Workspace& workspace = *lease;
@@ -211,43 +272,20 @@ void Kernel::run(OrtKernelContext* context) {
   get_outputs(context, workspace, spilled ? memory + plan.arena_bytes + plan.scratch_bytes : nullptr);
   workspace.bases[program_->arena_source()] = plan.arena_bytes ? memory : nullptr;
 
+  Queue queue(*this, context, workspace, scratch);
   size_t i = 0;
   for (size_t r = 0; r < program_->rounds().size(); ++r) {
     const RoundsSpec& rounds = program_->rounds()[r];
-    for (; i < rounds.first; ++i) run_call(context, workspace, i, scratch, {0, 1, 1});
+    for (; i < rounds.first; ++i) queue.add(i, {0, 1, 1});
     auto [items, step] = plan.rounds[r];
     for (int64_t n = 0, end; n < items; n = end) {
       end = n + std::min(step, items - n);
-      for (size_t k = 0; k < rounds.calls; ++k) run_call(context, workspace, i + k, scratch, {n, end, items});
+      for (size_t k = 0; k < rounds.calls; ++k) queue.add(i + k, {n, end, items});
     }
     i += rounds.calls;
   }
-  for (; i < program_->calls().size(); ++i) run_call(context, workspace, i, scratch, {0, 1, 1});
-}
-
-void Kernel::run_call(const OrtKernelContext* context, Workspace& workspace, size_t number, char* scratch, Part part) {
-  Plan& plan = workspace.plan;
-  const Program::Call& call = program_->calls()[number];
-  const Plan::Step& step = plan.steps[number];
-  if (step.extent == 0) return;
-  const uint32_t* sources = program_->sources().data() + call.first_pointer;
-  TVMFFIAny* row = plan.rows.data() + call.row;
-  for (uint32_t k = 0; k < call.pointers; ++k) {
-    auto base = reinterpret_cast<uintptr_t>(workspace.bases[sources[k]]);
-    // As a number: the items before this round, which are not there any more, may have begun in front of the arena.
-    auto shift = plan.offsets[call.first_pointer + k] - part.first * plan.item_bytes[call.first_pointer + k];
-    set_pointer(row[k], base ? reinterpret_cast<void*>(base + static_cast<uintptr_t>(shift)) : nullptr);
-  }
-  int64_t item = step.extent / part.items, first = part.first * item, end = part.end * item;
-  int tasks = end - first == step.extent ? step.tasks : program_->tasks(call, step, end - first);
-  Launch what{call.function, row, call.count(), static_cast<int32_t>(call.pointers), first, end, call.align,
-              tasks, step.scratch_bytes ? scratch : nullptr, step.scratch_bytes};
-  try {
-    launch(context, what);
-  } catch (const Error& e) {
-    throw Error(ORT_RUNTIME_EXCEPTION, cat(program_->node(), ": ", call.name.empty() ? "kernel" : "node", " '",
-                                           call.name.empty() ? call.symbol : call.name, "' failed: ", e.what()));
-  }
+  for (; i < program_->calls().size(); ++i) queue.add(i, {0, 1, 1});
+  queue.run();
 }
 
 }  // namespace tilegraph

@@ -30,16 +30,17 @@ class Kernel : public OrtNodeComputeInfo {
   // What one run needs, kept for the next one: concurrent runs have one each.
   struct Workspace {
     Plan plan;
-    std::vector<void*> bases;  // inputs, outputs, arena
+    std::vector<void*> bases;     // inputs, outputs, arena
+    std::vector<TVMFFIAny> rows;  // arguments of calls of rounds, which a program has more of than rows
   };
   class Lease;
+  class Queue;
 
   struct Part {
     int64_t first, end, items;  // the items that a call does, of how many
   };
 
   void run(OrtKernelContext* context);
-  void run_call(const OrtKernelContext* context, Workspace& workspace, size_t number, char* scratch, Part part);
   void read_inputs(const OrtKernelContext* context, Workspace& workspace);
   void read_input(const OrtKernelContext* context, uint32_t input, size_t first_dim, Workspace& workspace);
   void get_outputs(OrtKernelContext* context, Workspace& workspace, char* spill);

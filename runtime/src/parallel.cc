@@ -1,95 +1,143 @@
 #include "parallel.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
 #include <mutex>
-#include <tuple>
-#include <utility>
+#include <optional>
+#include <thread>
 #include <vector>
 
 namespace tilegraph {
 namespace {
 
 constexpr size_t kStackArguments = 512;
+constexpr int kSpins = 2000;  // looks at a step that others finish, some 50 µs, before a thread gives up its CPU in between
 
 int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-// The error of a failed task: the first one wins.
-struct Failure {
-  std::atomic<bool> happened{false};
-  std::mutex mutex;
-  std::string message;
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
-  void record() {
-    std::lock_guard lock(mutex);
-    if (!happened.exchange(true)) message = take_kernel_error();
+int run_whole(const Launch& call) {
+  if (call.scratch) std::memset(call.scratch, 0, kMark);
+  set_pointer(call.arguments[call.scratch_at], call.scratch);
+  call.arguments[call.count - 2].v_int64 = call.first;
+  call.arguments[call.count - 1].v_int64 = call.end;
+  TVMFFIAny result{};
+  return call.function(nullptr, call.arguments, call.count, &result);
+}
+
+int run_task(const Launch& call, int64_t task, size_t block, bool fresh) {
+  int64_t units = ceil_divide(call.end - call.first, call.align);
+  int64_t base = units / call.tasks, extra = units % call.tasks;  // the first `extra` tasks get one more
+  int64_t first = task * base + std::min(task, extra);
+  int64_t last = first + base + (task < extra);
+  TVMFFIAny local[kStackArguments];
+  std::vector<TVMFFIAny> large;
+  TVMFFIAny* row = local;
+  if (static_cast<size_t>(call.count) > kStackArguments) {
+    large.resize(static_cast<size_t>(call.count));
+    row = large.data();
   }
-};
+  std::memcpy(row, call.arguments, sizeof(TVMFFIAny) * static_cast<size_t>(call.count));
+  if (call.scratch) {
+    char* scratch = call.scratch + block * call.scratch_bytes;
+    if (fresh) std::memset(scratch, 0, kMark);
+    set_pointer(row[call.scratch_at], scratch);
+  }
+  row[call.count - 2].v_int64 = call.first + first * call.align;
+  row[call.count - 1].v_int64 = task + 1 == call.tasks ? call.end : call.first + last * call.align;
+  TVMFFIAny result{};
+  return call.function(nullptr, row, call.count, &result);
+}
 
-// Hands out scratch blocks. The lowest free one first: only as many are ever touched as tasks run at the same time, and
-// they stay warm in the cache; a kernel finds there what an earlier task of the launch made and need not make it again.
-class Blocks {
+// The calls of one launch on the pool. Every thread that arrives takes tasks of the current call, and when none is left
+// waits for those that others have begun: a thread that the pool never starts is not waited for.
+class Chain {
  public:
-  // The block, and whether nobody had it before.
-  std::pair<size_t, bool> take() {
+  Chain(const Launch* calls, size_t count) : calls_(calls), count_(count) {}
+
+  void work() {
+    bool top = workers_.fetch_add(1, std::memory_order_relaxed) & 1;
+    uint64_t seen = open_.load(std::memory_order_acquire);
     for (;;) {
-      for (size_t word = 0; word < used_.size(); ++word) {
-        uint64_t seen = used_[word].load(std::memory_order_relaxed);
-        while (~seen) {
-          int bit = std::countr_one(seen);
-          uint64_t one = uint64_t{1} << bit;
-          if (used_[word].compare_exchange_weak(seen, seen | one, std::memory_order_acquire))
-            return {word * 64 + static_cast<size_t>(bit), !(had_[word].fetch_or(one, std::memory_order_relaxed) & one)};
-        }
+      uint64_t number = seen >> 32;
+      if (number >= count_) return;
+      const Launch& call = calls_[number];
+      int done = 0;
+      size_t block = 0;
+      // From both ends, so that a thread gets the part of a call that it had of the one before, which its caches hold.
+      for (std::optional<int64_t> task; (task = take(seen, number, call.tasks, top)); ++done) {
+        if (!done) block = blocks_.fetch_add(1, std::memory_order_relaxed);
+        if (failed_.load(std::memory_order_relaxed)) continue;
+        int code = call.tasks == 1 ? run_whole(call) : run_task(call, *task, block, !done);
+        if (code != 0) fail(number);
       }
+      if (done && done_.fetch_add(done, std::memory_order_acq_rel) + done == call.tasks) {
+        done_.store(0, std::memory_order_relaxed);
+        blocks_.store(0, std::memory_order_relaxed);
+        open_.store((failed_.load(std::memory_order_relaxed) ? count_ : number + 1) << 32, std::memory_order_release);
+      }
+      seen = wait(number);
     }
   }
-  void give_back(size_t block) {
-    used_[block / 64].fetch_and(~(uint64_t{1} << block % 64), std::memory_order_release);
+
+  // Throws what failed. `before`: calls in front of those of this launch.
+  void finish(size_t before) const {
+    if (failed_) throw Failed{before + where_, message_};
   }
 
  private:
-  std::array<std::atomic<uint64_t>, kTaskLimit / 64> used_{}, had_{};
-};
-
-struct Job {
-  const Launch& call;
-  int64_t base, extra;  // how many times `align` units a task gets; the first `extra` tasks get one more
-  Blocks blocks;
-  Failure failure;
-
-  void run(int64_t task) {
-    const Launch& c = call;
-    int64_t first = task * base + std::min(task, extra);
-    int64_t last = first + base + (task < extra);
-    TVMFFIAny local[kStackArguments];
-    std::vector<TVMFFIAny> large;
-    TVMFFIAny* row = local;
-    if (static_cast<size_t>(c.count) > kStackArguments) {
-      large.resize(static_cast<size_t>(c.count));
-      row = large.data();
+  // A task of call `number`, or nothing if all are taken. `seen`: what `open_` was.
+  std::optional<int64_t> take(uint64_t& seen, uint64_t number, int tasks, bool top) {
+    while (seen >> 32 == number) {
+      auto low = static_cast<int64_t>(seen & 0xffff), high = static_cast<int64_t>(seen >> 16 & 0xffff);
+      if (low + high >= tasks) return std::nullopt;
+      uint64_t next = seen + (top ? 0x10000 : 1);
+      if (open_.compare_exchange_weak(seen, next, std::memory_order_acquire, std::memory_order_acquire)) {
+        seen = next;
+        return top ? tasks - 1 - high : low;
+      }
     }
-    std::memcpy(row, c.arguments, sizeof(TVMFFIAny) * static_cast<size_t>(c.count));
-    size_t block = 0;
-    if (c.scratch) {
-      bool fresh = false;
-      std::tie(block, fresh) = blocks.take();
-      char* scratch = c.scratch + block * c.scratch_bytes;
-      if (fresh) std::memset(scratch, 0, kMark);
-      set_pointer(row[c.scratch_at], scratch);
-    }
-    row[c.count - 2].v_int64 = c.first + first * c.align;
-    row[c.count - 1].v_int64 = task + 1 == c.tasks ? c.end : c.first + last * c.align;
-    TVMFFIAny result{};
-    if (c.function(nullptr, row, c.count, &result) != 0) failure.record();
-    if (c.scratch) blocks.give_back(block);
+    return std::nullopt;
   }
+
+  uint64_t wait(uint64_t number) const {
+    for (int spins = 0;; ++spins) {
+      uint64_t seen = open_.load(std::memory_order_acquire);
+      if (seen >> 32 != number) return seen;
+      if (spins < kSpins) pause();
+      else std::this_thread::yield();
+    }
+  }
+
+  void fail(uint64_t number) {
+    std::lock_guard lock(mutex_);
+    if (failed_.exchange(true)) return;
+    where_ = number;
+    message_ = take_kernel_error();
+  }
+
+  const Launch* calls_;
+  size_t count_;
+  std::atomic<unsigned> workers_{0};
+  alignas(64) std::atomic<uint64_t> open_{0};  // number of the call, and how many tasks are taken from its two ends
+  alignas(64) std::atomic<int> done_{0};
+  std::atomic<size_t> blocks_{0};  // of scratch that threads have taken for the current call
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  size_t where_ = 0;
+  std::string message_;
 };
 
-void run_task(void* job, size_t task) noexcept { static_cast<Job*>(job)->run(static_cast<int64_t>(task)); }
+void work_of(void* chain, size_t) noexcept { static_cast<Chain*>(chain)->work(); }
 
 }  // namespace
 
@@ -100,23 +148,28 @@ int task_count(int64_t extent, int64_t grain, int64_t align, int cap) {
   return static_cast<int>(std::clamp<int64_t>(tasks, 1, cap));
 }
 
-void launch(const OrtKernelContext* context, const Launch& call) {
-  if (call.tasks == 1) {
-    if (call.scratch) std::memset(call.scratch, 0, kMark);
-    set_pointer(call.arguments[call.scratch_at], call.scratch);
-    call.arguments[call.count - 2].v_int64 = call.first;
-    call.arguments[call.count - 1].v_int64 = call.end;
-    TVMFFIAny result{};
-    if (call.function(nullptr, call.arguments, call.count, &result) != 0)
-      throw Error(ORT_RUNTIME_EXCEPTION, take_kernel_error());
+void launch(const OrtKernelContext* context, const Launch* calls, size_t count) {
+  if (count == 1 && calls->tasks == 1) {  // most calls of a small model
+    if (run_whole(*calls) != 0) throw Failed{0, take_kernel_error()};
     return;
   }
-  int64_t units = ceil_divide(call.end - call.first, call.align);
-  Job job{call, units / call.tasks, units % call.tasks, {}, {}};
-  // As many batches as tasks: with 0, ONNX Runtime deals the tasks out evenly beforehand, and a slow thread holds all up.
-  auto tasks = static_cast<size_t>(call.tasks);
-  check(ort->KernelContext_ParallelFor(context, run_task, tasks, tasks, &job));
-  if (job.failure.happened) throw Error(ORT_RUNTIME_EXCEPTION, job.failure.message);
+  auto alone = [](const Launch& call) { return call.tasks == 1; };
+  const Launch* const end = calls + count;
+  const Launch* first = std::find_if_not(calls, end, alone);
+  const Launch* last = end;
+  while (last > first && alone(last[-1])) --last;
+  auto here = [&](const Launch* from, const Launch* to) {
+    for (; from < to; ++from)
+      if (run_whole(*from) != 0) throw Failed{static_cast<size_t>(from - calls), take_kernel_error()};
+  };
+  here(calls, first);
+  if (first == end) return;
+  Chain chain(first, static_cast<size_t>(last - first));
+  auto workers = static_cast<size_t>(std::max_element(first, last, [](const Launch& a, const Launch& b) { return a.tasks < b.tasks; })->tasks);
+  // As many batches as workers: with 0, ONNX Runtime deals them out evenly beforehand.
+  check(ort->KernelContext_ParallelFor(context, work_of, workers, workers, &chain));
+  chain.finish(static_cast<size_t>(first - calls));
+  here(last, end);
 }
 
 }  // namespace tilegraph

@@ -1,8 +1,9 @@
-// One kernel call, split over ONNX Runtime's own thread pool.
+// Kernel calls, one after the other, split over ONNX Runtime's own thread pool.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "library.h"
 #include "status.h"
@@ -30,8 +31,16 @@ inline constexpr size_t kMark = 64;  // bytes that a block begins with, 0 for th
 // equal numbers, at most `cap`, each with a whole multiple of `align` units except the last. At least 1 for extent >= 1.
 int task_count(int64_t extent, int64_t grain, int64_t align, int cap);
 
-// Runs the call; returns after all of its tasks. Throws RUNTIME_EXCEPTION with the kernel's message if one fails.
-void launch(const OrtKernelContext* context, const Launch& call);
+// What went wrong: which of the launches, and the kernel's message.
+struct Failed {
+  size_t number;
+  std::string message;
+};
+
+// Runs `count` calls in order, each after all tasks of the one before. The pool is asked once for as many as have several
+// tasks: its threads go from call to call by themselves, and none waits for a thread that the pool never started.
+// Returns after all tasks; throws Failed if one fails, and leaves out the calls behind it.
+void launch(const OrtKernelContext* context, const Launch* calls, size_t count);
 
 inline void set_pointer(TVMFFIAny& argument, void* pointer) {
   argument.type_index = pointer ? kTVMFFIOpaquePtr : kTVMFFINone;

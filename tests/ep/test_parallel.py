@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,45 @@ KERNEL(first) {
     for _ in range(3):
         for made in session.run(None, {"x": np.zeros(64, np.int64)}):
             assert made.tolist() == [0] * (64 // max_tasks) + [7] * (64 - 64 // max_tasks)
+
+
+# y[i] = x[n-1-i] + 1, or an error where x[i] is a million. The first task is late: the others must be waiting for it.
+TURN = r"""
+#include <unistd.h>
+KERNEL(turn) {
+  int bad_tag = 0;
+  const int64_t* x = POINTER(const int64_t, 0); int64_t* y = POINTER(int64_t, 1);
+  int64_t size = INTEGER(3);
+  CHECK_TAGS(6);
+  if (BEGIN == 0 && END < size) usleep(100);
+  for (int64_t i = BEGIN; i < END; ++i) {
+    if (x[i] == 1000000) return raise_error("ValueError", "a million");
+    y[i] = x[size - 1 - i] + 1;
+  }
+  return bad_tag;
+}
+"""
+CALLS = 150  # more than one launch on the pool has
+
+
+def test_calls_follow_each_other(serve: Serve, compile_kernels: Callable[..., Path]) -> None:
+    """Every task reads what another one of the call before wrote; some calls have a single task."""
+    size, few = 64, (0, 7, 8, 80, CALLS - 1)
+    slots = [ep.source(0), *(ep.arena(k % 2 * 8 * size) for k in range(CALLS - 1)), ep.result(0)]
+    calls = [replace(ep.call("turn", [slots[k], slots[k + 1]], [size], size, grain=size if k in few else 2),
+                     name=f"turn{k}") for k in range(CALLS)]
+    spec = ep.program([ep.tensor("x", "int64", size)], [ep.tensor("y", "int64", size)], calls, 16 * size)
+    session = serve(ep.Artifact(compile_kernels(TURN), {"p": spec}), threads=3)
+    x = np.arange(size)
+    for _ in range(3):
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], x + CALLS)
+    for k in (0, 7, 70, CALLS - 1):
+        bad = x.copy()
+        bad[33] = 1_000_000 - k
+        with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException,
+                           match=f"'turn{k}' failed: ValueError: a million"):
+            session.run(None, {"x": bad})
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x + CALLS)
 
 
 def test_an_error_in_one_task(serve: Serve, compile_kernels: Callable[..., Path]) -> None:
