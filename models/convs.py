@@ -2,9 +2,9 @@
 
 Shapes of ResNet-50, MobileNetV2 and PP-OCR, in blocks, with bias and Relu. Each round calls all kernels in turn, so
 that noise meets all of them; the least CPU time counts. Weights and values are in the caches as far as they fit: a
-kernel is called some times before it is timed. The share of the peak (models/peak.py, measured in every round, the most of
-them) is of the definition's products; Winograd's algorithm takes fewer, so that its share may pass 1. For depthwise
-convolutions the share of the time that numpy needs to copy as many bytes as they read and write says more.
+kernel is called some times before it is timed. The share of the peak (models/peak.py, measured in every round, the
+most of them) is of the definition's products; Winograd's algorithm takes fewer, so that its share may pass 1. For
+depthwise convolutions the share of the time that numpy needs to copy as many bytes as they read and write says more.
 """
 
 from __future__ import annotations
