@@ -48,15 +48,18 @@ def _windowed(c: Context, source: Shape, kernel: Sequence[MaybeDim]) -> list[May
 
 def _rounded_up(c: Context, source: Shape, kernel: Sequence[int]) -> list[MaybeDim]:
     """The same rounding up. ONNX Runtime leaves out a last window that starts in the padding behind the end, onnx's
-    inference before opset 22 counts it: where they differ the extent is unknown, so that no other number is stated."""
+    inference before opset 22 counts it: where they differ the extent is unknown, so that no other number is stated.
+    No window of a symbolic extent does where the stride and the padding are no more than the window."""
     strides, dilations, pads = _lists(c, len(kernel))
     found: list[MaybeDim] = []
     for i, (dim, size) in enumerate(zip(source[2:], kernel, strict=True)):
-        known = None if dim is None else dim.as_int()
-        if known is None:
-            found.append(None)
+        known, reach = None if dim is None else dim.as_int(), (size - 1) * dilations[i] + 1
+        if dim is None or known is None:
+            starts = strides[i] + pads[i + len(kernel)] <= reach
+            up = strides[i] - 1 + pads[i] + pads[i + len(kernel)] - reach
+            found.append((dim + up) // strides[i] + 1 if dim is not None and starts else None)
             continue
-        room = known + pads[i] + pads[i + len(kernel)] - ((size - 1) * dilations[i] + 1)
+        room = known + pads[i] + pads[i + len(kernel)] - reach
         counted, inside = -(-room // strides[i]) + 1, -(-(known + pads[i]) // strides[i])
         found.append(Dim.of(min(counted, inside)) if room >= 0 and (c.opset >= 22 or counted <= inside) else None)
     return found

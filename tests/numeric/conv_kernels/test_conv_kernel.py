@@ -175,6 +175,7 @@ def test_activations(tail: str) -> None:
     ((11, 30), "MaxPool<kernel_shape=[5,5], pads=[2,2,2,2]>"),
     ((20, 6), "MaxPool<kernel_shape=[3,2], dilations=[2,3]>"),
     ((9, 20), "AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>"),
+    ((8, 6), "AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1, count_include_pad=1>"),
     ((9, 20), "AveragePool<kernel_shape=[3,3], strides=[2,1], pads=[1,1,1,1], count_include_pad=1>"),
     ((7, 7), "GlobalAveragePool"),
     ((40, 33), "GlobalAveragePool"),
@@ -188,6 +189,16 @@ def test_pooling(size: tuple[int, ...], op: str, channels: int) -> None:
     text = (f"(float[2,{channels},{','.join(map(str, size))}] x) => (float[2,{channels},{out}] y) {{ t = {op}(x) "
             "y = Mul(t, t) }")
     close(run(text, {"x": x}), reference(text, {"x": x}))
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("window", ["kernel_shape=[2,2]", "kernel_shape=[3,3], pads=[1,1,1,1]"])
+def test_pooling_that_rounds_up_symbolic_extents(op: str, window: str) -> None:
+    text = (f"(float[N,32,H,W] x) => (float[N,32,A,B] y) {{ t = {op}<ceil_mode=1, strides=[2,2], {window}>(x) "
+            "y = Mul(t, t) }")
+    for size in ((9, 6), (1, 41)):
+        x = normal(2, 32, *size) + 1
+        close(run(text, {"x": x}), reference(text, {"x": x}))
 
 
 def test_pooling_of_symbolic_extents() -> None:

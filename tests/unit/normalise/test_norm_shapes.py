@@ -187,6 +187,16 @@ def test_pools_that_round_up(attributes: str, expected: str) -> None:
     assert shape(body, "float[1, 3, 2, 3] x") == expected
 
 
+@pytest.mark.parametrize(("attributes", "expected"), [
+    ("kernel_shape = [2, 2], strides = [2, 2]", "[1,3,((h-1)//2)+1,((w-1)//2)+1]"),  # as a convolution of stride 2
+    ("kernel_shape = [3, 2], strides = [2, 3], pads = [1, 0, 1, 0]", "[1,3,(h//2)+1,None]"),  # a gap between windows
+    ("kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 0, 1]", "[1,3,((h-1)//2)+1,None]"),
+])
+def test_pools_that_round_up_symbolic_extents(attributes: str, expected: str) -> None:
+    body = f"y = AveragePool <ceil_mode = 1, {attributes}> (x)"
+    assert shape(body, "float[1, 3, h, w] x") == expected
+
+
 def test_frozen_extents_are_integers_everywhere() -> None:
     model = loaded("""g (float[batch, seq, 64] x) => (float[batch, q] y) {
         n = Constant <value_ints = [0, -1]> ()  y = Reshape(x, n) }""")

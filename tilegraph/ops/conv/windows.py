@@ -73,9 +73,18 @@ def _max_pool(c: NodeContext) -> list[Prim]:
 
 def _average_pool(c: NodeContext) -> list[Prim]:
     include = bool(c.attr("count_include_pad", 0))
-    if include and c.attr("ceil_mode", 0):
-        raise c.decline("AveragePool that counts padding, with ceil_mode")
-    return [_pool(c, "padded_average" if include else "average")]
+    if not include or not c.attr("ceil_mode", 0):
+        return [_pool(c, "padded_average" if include else "average")]
+    pool = _pool(c, "average")  # where nothing is padded there is nothing to count
+    if any(a.before for a in pool.axes) or not all(_ends_inside(a) for a in pool.axes):
+        raise c.decline("AveragePool that counts padding, with ceil_mode and windows that reach into it")
+    return [pool]
+
+
+def _ends_inside(axis: Axis) -> bool:
+    """Whether the last window ends with the line or before."""
+    end = (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1 - axis.size
+    return end.is_static and end.value <= 0
 
 
 def _pool(c: NodeContext, kind: str) -> Window:

@@ -48,9 +48,10 @@ def window_axes(c: NodeContext, sizes: Shape, kernel: Sequence[int]) -> tuple[Ax
                 count -= 1  # a window that starts in the padding behind the end is left out
             if want < 0 or out != count:
                 raise c.decline(f"{out} results were inferred where the attributes give {count}")
-        elif not c.attr("ceil_mode", 0) and out not in c.rename.values():
-            # By the extents of the source, which a kernel knows; those of the model's inputs it may not.
-            out = (padded - reach) // strides[k] + 1
+        elif out not in c.rename.values() and (not c.attr("ceil_mode", 0) or strides[k] + pads[k + rank] <= reach):
+            # By the extents of the source, which a kernel knows; those of the model's inputs it may not. Rounded up, no
+            # window of these starts in the padding behind the end.
+            out = (padded - reach + (strides[k] - 1 if c.attr("ceil_mode", 0) else 0)) // strides[k] + 1
         found.append(Axis(sizes[k], out, Dim.of(kernel[k]), strides[k], dilations[k], pads[k]))
     return tuple(found)
 
