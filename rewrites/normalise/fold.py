@@ -126,8 +126,8 @@ class _Folder:
 
     def computed(self, node: ir.Node, used: list[ir.Value]) -> list[npt.NDArray[Any] | None]:
         """The used outputs, or [] when they are not constant or not to be computed."""
-        if not evaluable(node):
-            return []
+        if not evaluable(node) or any(o.dtype in (None, ir.DataType.STRING) for o in used):
+            return []  # how numbers are written out is ONNX Runtime's
         tensors = [constant_of(v) for v in node.inputs]
         if node.op_type == "CastLike" and tensors[0] is not None and used[0].dtype is not None:
             # Only the type of the other operand matters, and that is the output's.
@@ -135,7 +135,7 @@ class _Folder:
             return self.evaluated(node, [tensors[0].numpy(), like], [tensors[0].dtype, used[0].dtype], used)
         if any(t is None and v is not None for t, v in zip(tensors, node.inputs, strict=True)):
             return []
-        if any(o.dtype is None for o in used) or any(t is not None and t.dtype == ir.DataType.STRING for t in tensors):
+        if any(t is not None and t.dtype == ir.DataType.STRING for t in tensors):
             return []
         limit = self.context.fold_limit_bytes
         if _least_size(used) > limit + self.freed_by(node)[0]:

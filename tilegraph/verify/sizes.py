@@ -171,7 +171,9 @@ def _near_uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
 def _spatial(inputs: list[ir.Value], place: tuple[str, int, int]) -> bool:
     name, at, rank = place
     value = _by_name(inputs, name)
-    if at < 2 or rank < 4 or value.dtype is None or not (value.dtype.is_floating_point() or value.dtype.bitwidth == 8):
+    if at < 2 or rank < 4 or value.dtype in (None, ir.DataType.STRING):
+        return False
+    if not (value.dtype.is_floating_point() or value.dtype.bitwidth == 8):
         return False
     return any(n.op_type in ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "MaxPool", "AveragePool", "Resize")
                for n, _ in _near_uses(value)) or rank == 4

@@ -43,6 +43,12 @@ def test_shape_arithmetic_on_fixed_extents() -> None:
     assert constant(model).tolist() == [4, 3]
 
 
+@pytest.mark.parametrize("node", ["Cast <to = 8> (w)", "CastLike(w, t)"])
+def test_numbers_are_not_written_out(node: str) -> None:
+    run(STEP, prepared("g (string[n] t) => (string[2] y) <float[2] w = {1.5, 2.0}> { y = " + node + " }"),
+        modified=False)
+
+
 def test_shape_arithmetic_on_symbols_is_kept() -> None:
     text = """g (float[n, 4] x) => (float[4, n] y) { s = Shape(x)  i = Constant <value_ints = [1, 0]> ()
         t = Gather(s, i)  y = Reshape(x, t) }"""
