@@ -22,12 +22,13 @@ STREAMED = 3 << 18  # bytes of weights that the level 2 cache does not keep from
 
 
 def _results_exist(space: ConvSpace) -> tuple[tuple[Dim, Dim], ...]:
-    """Pools over less than a window, by less than a stride, have one result in ONNX Runtime, which rounds towards 0,
-    and none here: the run refuses what would be another answer."""
-    if space.kind not in ("max", "average", "padded_average"):
+    """What the run refuses: images smaller than a window. ONNX Runtime refuses them in convolutions, too; pools that
+    lack less than a stride have one result there, which rounds towards 0, and none here."""
+    pool = space.kind in ("max", "average", "padded_average")
+    if space.phases:
         return ()
-    return tuple((Dim.min(a.out, 1), Dim.of(1)) for a in space.axes
-                 if a.stride > 1 and a.out.as_int() is None and (a.kernel.value - 1) * a.dilation > 2 * a.before)
+    return tuple((Dim.min(a.out, 1), Dim.of(1)) for a in space.axes if a.out.as_int() is None
+                 and (a.stride > 1 or not pool) and (a.kernel.value - 1) * a.dilation > 2 * a.before)
 
 
 class Results(ABC):

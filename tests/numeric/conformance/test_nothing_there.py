@@ -67,3 +67,15 @@ def test_pools_over_less_than_a_window(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="differ for these input shapes"):
         served.session.run(None, image(1, 3, 8, 1))
     served.check(**image(1, 3, 3, 2))
+
+
+def test_convolutions_over_less_than_a_window(tmp_path: Path) -> None:
+    """ONNX Runtime refuses what has a mean of nothing here."""
+    served = serve(convolutions("""g (float[n, 3, h, w] x) => (float[n, 16, 1, 1] y) {
+        c = Conv (x, v)  r = Relu(c)  y = GlobalAveragePool(r)
+    }"""), tmp_path)
+    assert served.kernels == 1
+    for session in (served.plain, served.session):
+        with pytest.raises(Exception, match="input shape"):
+            session.run(None, image(1, 3, 2, 8))
+    served.check(**image(1, 3, 3, 8))
