@@ -23,6 +23,17 @@ def test_products_of_two_renamed_extents() -> None:
     assert renames.of(a * b * 8) == renames[a] * renames[b] * 8
 
 
+def test_multiples_of_a_product() -> None:
+    """Tokens of all sequences, each sent to two experts."""
+    renames = Renames([parse("b*s")], {"b", "s"})
+    tokens = renames[parse("b*s")]
+    assert tokens.bare_symbol == "b*s"
+    assert renames.of(parse("2*b*s")) == tokens * 2
+    assert renames.of(parse("b*b*s*s+3*b*k*s+1")) == tokens * tokens + tokens * 3 * Dim.symbol("k") + 1
+    assert renames.of(parse("b*k")) == parse("b*k")  # no batch without the length
+    assert renames.of(parse("b*s+s")).symbols == {"b*s", "s"}
+
+
 def test_a_second_extent_of_the_same_symbols_needs_no_name() -> None:
     renames = Renames([WIDE * 4, WIDE], {"w"})
     assert renames[WIDE * 4] == renames[WIDE] * 4

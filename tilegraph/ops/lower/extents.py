@@ -1,15 +1,17 @@
 """Extents in terms of those that a kernel can read off its inputs.
 
 An input's dim such as `((h-16)//8)+1`, where no input has the extent h, counts as one symbol of that name. What it is
-made of follows from it: `(h-16)//8` is the symbol less 1, so that `32*((h-16)//8)+32` is 32 times the symbol. A symbol
+made of follows from it: `(h-16)//8` is the symbol less 1, so that `32*((h-16)//8)+32` is 32 times the symbol, and where
+batch*seq is one, 2*batch*seq is twice that. A symbol
 of which an input has a multiple (4*batch, the windows of each image) keeps its name: whoever calls the kernel divides.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Set
 
-from tilegraph.spec.dims import Atom, Dim, Opaque
+from tilegraph.spec.dims import Atom, Dim, Monomial, Opaque
 
 
 class Renames(dict[Dim, Dim]):
@@ -20,6 +22,7 @@ class Renames(dict[Dim, Dim]):
         """`dims`: of inputs. `unbound`: symbols that are no dim of an input by themselves."""
         super().__init__()
         self.atoms = _Atoms()
+        self.products: dict[Monomial, Dim] = {}
         unknown = [d for d in set(dims) if d.symbols & unbound and d.bare_symbol is None]
         for dim in sorted(unknown, key=lambda d: (_solved(d, unbound) is None, len(str(d)), str(d))):
             known = self.of(dim)
@@ -28,13 +31,29 @@ class Renames(dict[Dim, Dim]):
                 atom = _solved(dim, unbound)
                 if atom is not None:
                     self.atoms[atom] = known - (dim - Dim({(atom,): 1}))
+                elif len(dim.terms) == 1 and dim.terms[0][1] == 1:
+                    self.products[dim.terms[0][0]] = known
             self[dim] = known
 
     def of(self, dim: Dim) -> Dim:
         found = self.get(dim)
-        if found is not None or not self.atoms or dim.is_static:
+        if found is not None or dim.is_static:
             return dim if found is None else found
-        return dim.substitute(self.atoms)
+        dim = dim.substitute(self.atoms) if self.atoms else dim
+        return self._multiplied(dim) if self.products else dim
+
+    def _multiplied(self, dim: Dim) -> Dim:
+        """`dim` with what became of a product in its place."""
+        total = Dim.of(0)
+        for mono, count in dim.terms:
+            rest, factor = list(mono), Dim.of(count)
+            for product, known in self.products.items():
+                while not Counter(product) - Counter(rest):
+                    for atom in product:
+                        rest.remove(atom)
+                    factor = factor * known
+            total = total + factor * Dim({tuple(rest): 1})
+        return total
 
 
 class _Atoms(dict[Atom, Dim]):
