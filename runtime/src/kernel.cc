@@ -237,7 +237,7 @@ class Kernel::Queue {
     size_t count = std::exchange(waiting_, 0);
     used_ = 0;
     try {
-      launch(context_, launches_, count);
+      launch(context_, launches_, count, program_.max_tasks());
     } catch (const Failed& e) {
       const Program::Call& call = program_.calls()[numbers_[e.number]];
       throw Error(ORT_RUNTIME_EXCEPTION, cat(program_.node(), ": ", call.name.empty() ? "kernel" : "node", " '",

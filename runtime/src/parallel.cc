@@ -13,6 +13,7 @@ namespace tilegraph {
 namespace {
 
 constexpr size_t kStackArguments = 512;
+constexpr int kFewUnits = 4;  // for each task that there may be: large ones are tasks of their own
 constexpr int kSpins = 2000;  // looks at a step that others finish, some 50 µs, before a thread gives up its CPU in between
 
 int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0); }
@@ -142,13 +143,16 @@ void work_of(void* chain, size_t) noexcept { static_cast<Chain*>(chain)->work();
 }  // namespace
 
 int task_count(int64_t extent, int64_t grain, int64_t align, int cap) {
-  // A power of two: two or four threads would share three or five tasks badly.
-  auto wanted = static_cast<uint64_t>(std::clamp<int64_t>(ceil_divide(extent, std::max<int64_t>(grain, 1)), 1, cap));
-  int64_t tasks = std::min(static_cast<int64_t>(std::bit_ceil(wanted)), ceil_divide(extent, align));
+  // A power of two: two or four threads would share three or five tasks badly. So would they 14 units in eight tasks, of
+  // which two threads do eight and six.
+  int64_t worth = ceil_divide(extent, std::max<int64_t>(grain, 1)), units = ceil_divide(extent, align);
+  if (cap > 1 && worth >= units && units <= std::min(kFewUnits * cap, kTaskLimit)) return static_cast<int>(units);
+  auto wanted = static_cast<uint64_t>(std::clamp<int64_t>(worth, 1, cap));
+  int64_t tasks = std::min(static_cast<int64_t>(std::bit_ceil(wanted)), units);
   return static_cast<int>(std::clamp<int64_t>(tasks, 1, cap));
 }
 
-void launch(const OrtKernelContext* context, const Launch* calls, size_t count) {
+void launch(const OrtKernelContext* context, const Launch* calls, size_t count, int threads) {
   if (count == 1 && calls->tasks == 1) {  // most calls of a small model
     if (run_whole(*calls) != 0) throw Failed{0, take_kernel_error()};
     return;
@@ -165,7 +169,8 @@ void launch(const OrtKernelContext* context, const Launch* calls, size_t count) 
   here(calls, first);
   if (first == end) return;
   Chain chain(first, static_cast<size_t>(last - first));
-  auto workers = static_cast<size_t>(std::max_element(first, last, [](const Launch& a, const Launch& b) { return a.tasks < b.tasks; })->tasks);
+  int most = std::max_element(first, last, [](const Launch& a, const Launch& b) { return a.tasks < b.tasks; })->tasks;
+  auto workers = static_cast<size_t>(std::min(most, threads));
   // As many batches as workers: with 0, ONNX Runtime deals them out evenly beforehand.
   check(ort->KernelContext_ParallelFor(context, work_of, workers, workers, &chain));
   chain.finish(static_cast<size_t>(first - calls));

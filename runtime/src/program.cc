@@ -142,7 +142,7 @@ void Program::plan_calls(Plan& plan) const {
     step.grain = size(plan, call.grain, "the grain");
     step.tasks = step.extent ? tasks(call, step, step.extent) : 0;
     step.scratch_bytes = round_up_bytes(static_cast<size_t>(size(plan, call.scratch, "the scratch size")));
-    plan.scratch_bytes = std::max(plan.scratch_bytes, multiply_bytes(step.scratch_bytes, static_cast<size_t>(step.tasks)));
+    plan.scratch_bytes = std::max(plan.scratch_bytes, multiply_bytes(step.scratch_bytes, static_cast<size_t>(std::min(step.tasks, max_tasks_))));
     TVMFFIAny* row = plan.rows.data() + call.row + call.pointers;
     set_pointer(*row++, nullptr);
     for (Register value : spec_.calls[i].sizes) set_integer(*row++, size(plan, value, "a kernel's size"));

@@ -67,6 +67,7 @@ class Program {
   const std::vector<uint32_t>& sources() const { return sources_; }
   uint32_t arena_source() const { return static_cast<uint32_t>(spec_.inputs.size() + spec_.outputs.size()); }
 
+  int max_tasks() const { return max_tasks_; }
   // How many tasks a part of `extent` units of a call is split into.
   int tasks(const Call& call, const Plan::Step& step, int64_t extent) const;
 

@@ -70,7 +70,9 @@ def test_every_unit_once(serve: Serve, compile_kernels: Callable[..., Path], thr
             tasks = len(np.unique(part))
             each = max(int(Dim.of(grain).evaluate({"n": n})), 1)
             rounded = 1 << (-(-n // each) - 1).bit_length() if n else 0
-            assert tasks == min(rounded, -(-n // align), max_tasks)
+            units = -(-n // align)
+            few = max_tasks > 1 and units <= min(4 * max_tasks, 4096) and -(-n // each) >= units
+            assert tasks == (units if few else min(rounded, units, max_tasks))
 
 
 def test_parts_are_even(serve: Serve, compile_kernels: Callable[..., Path]) -> None:
