@@ -58,11 +58,6 @@ void check_path(const ContextNode& node, const char* what, const std::string& pa
                                        "', which is not a relative path inside the model's folder; ", kAgain));
 }
 
-std::string folder_of(const std::string& path) {
-  size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
 std::string base_folder(const ContextNode& node, const Options& options) {
   if (!node.model_path.empty()) return folder_of(node.model_path);
   if (options.context_path.empty())

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "file.h"
 #include "kernel.h"
 #include "program.h"
 
@@ -76,8 +77,9 @@ void check_value(const OrtValueInfo* value, const TensorSpec& spec, const std::s
                                        "; run tilegraph optimize again on the original model"));
 }
 
-// Where the fused node has each of the inner node's values, by name.
-Binding bind(const OrtNode* inner, const OrtNode* fused, const Program& program) {
+// Where the fused node has each of the inner node's values, by name. With a path of the model, `parts` gets what may be copied.
+Binding bind(const OrtNode* inner, const OrtNode* fused, const Program& program, const std::string& model_path,
+             std::vector<FilePart>& parts) {
   auto inner_inputs = inputs_of(inner), inner_outputs = outputs_of(inner);
   if (inner_inputs.size() != program.inputs().size() || inner_outputs.size() != program.outputs().size())
     throw Error(ORT_INVALID_GRAPH, cat(program.node(), ": it has ", inner_inputs.size(), " inputs and ", inner_outputs.size(),
@@ -99,6 +101,13 @@ Binding bind(const OrtNode* inner, const OrtNode* fused, const Program& program)
     check(ort->ValueInfo_IsConstantInitializer(inner_inputs[i], &constant));
     binding.inputs.push_back(found->second);
     binding.constant.push_back(constant);
+  }
+  binding.copies.assign(inner_inputs.size(), Binding::kDropped);
+  for (uint32_t i : model_path.empty() ? std::vector<uint32_t>() : program.streamed()) {
+    FilePart part = binding.constant[i] ? file_part(inner_inputs[i], folder_of(model_path)) : FilePart{};
+    if (!part.bytes) continue;
+    binding.copies[i] = parts.size();
+    parts.push_back(std::move(part));
   }
   for (size_t i = 0; i < inner_outputs.size(); ++i) {
     std::string name = name_of(inner_outputs[i]);
@@ -160,19 +169,26 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused, size_t count, O
     contexts.push_back(read_context_node(nodes[0], graphs[i]));
   }
   artifacts_.add_embedded(contexts);
-  std::vector<std::unique_ptr<Kernel>> made;
+  std::vector<std::unique_ptr<Program>> programs;
+  std::vector<Binding> bindings;
+  std::vector<FilePart> parts;
   int64_t constants = 0;
   for (size_t i = 0; i < count; ++i) {
     auto artifact = artifacts_.find(contexts[i]);
-    auto program = std::make_unique<Program>(artifact->manifest->program(contexts[i].partition), artifact->library,
-                                             contexts[i].node, options_.max_tasks);
-    Binding binding = bind(inner[i], fused[i], *program);
-    constants += std::count(binding.constant.begin(), binding.constant.end(), true);
-    made.push_back(std::make_unique<Kernel>(std::move(program), std::move(binding), arenas_));
+    programs.push_back(std::make_unique<Program>(artifact->manifest->program(contexts[i].partition), artifact->library,
+                                                 contexts[i].node, options_.max_tasks));
+    bindings.push_back(bind(inner[i], fused[i], *programs.back(), options_.copied_bytes ? contexts[i].model_path : "", parts));
+    constants += std::count(bindings.back().constant.begin(), bindings.back().constant.end(), true);
+  }
+  auto copied = WeightCopies::of(parts, options_.copied_bytes);
+  std::vector<std::unique_ptr<Kernel>> made;
+  for (size_t i = 0; i < count; ++i) {
+    bindings[i].copied = copied;
+    made.push_back(std::make_unique<Kernel>(std::move(programs[i]), std::move(bindings[i]), arenas_));
   }
   for (size_t i = 0; i < count; ++i) kernels[i] = made[i].release();
   log(ORT_LOGGING_LEVEL_INFO, cat("TileGraph: ", count, " compiled partitions ready, with ", constants,
-                                  " constant inputs, split into at most ", options_.max_tasks, " tasks"));
+                                  " constant inputs (", copied ? copied->bytes() : 0, " bytes copied), split into at most ", options_.max_tasks, " tasks"));
 }
 
 }  // namespace tilegraph

@@ -58,6 +58,11 @@ class File {
 
 }  // namespace
 
+std::string folder_of(const std::string& path) {
+  size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
 std::string read_file(const std::string& path, size_t limit, const std::string& what) {
   File file(path, what);
   if (file.size() > limit) fail(ORT_INVALID_GRAPH, path, what, cat("is larger than ", limit, " bytes"));

@@ -132,6 +132,10 @@ void Kernel::resolve_constants(const OrtKernelContext* context) {
     shape.dims(dims.data(), rank);
     program_->check_static(input, dims);
     constant_data_[input] = data_of(value);
+    if (!binding_.copied || binding_.copies[input] == Binding::kDropped) continue;
+    // The same bytes in larger pages; kernels only read.
+    const char* copy = binding_.copied->find(binding_.copies[input], static_cast<const char*>(constant_data_[input]));
+    if (copy) constant_data_[input] = const_cast<char*>(copy);
   }
   constants_resolved_ = true;
 }

@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "program.h"
 #include "status.h"
+#include "weights.h"
 
 namespace tilegraph {
 
@@ -19,6 +20,8 @@ struct Binding {
   std::vector<size_t> inputs;
   std::vector<size_t> outputs;       // or kDropped
   std::vector<bool> constant;        // the input is a constant initializer of the graph
+  std::vector<size_t> copies;        // the number of an input's copy in `copied`, or kDropped
+  std::shared_ptr<const WeightCopies> copied;  // or null
 };
 
 class Kernel : public OrtNodeComputeInfo {

@@ -12,6 +12,7 @@
 namespace tilegraph {
 namespace {
 
+constexpr size_t kCopiedLimit = size_t{1} << 20;  // MiB
 constexpr std::string_view kPrefix = "ep.tilegraphexecutionprovider.";
 
 int hardware_threads() {
@@ -27,6 +28,15 @@ int read_max_tasks(std::string_view value) {
     throw Error(ORT_INVALID_ARGUMENT, cat("option max_tasks of ", kEpName, " is '", value,
                                           "': it must be an integer from 1 to ", kTaskLimit));
   return n;
+}
+
+size_t read_copied(std::string_view value) {
+  size_t megabytes = 0;
+  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), megabytes);
+  if (error != std::errc() || end != value.data() + value.size() || megabytes > kCopiedLimit)
+    throw Error(ORT_INVALID_ARGUMENT, cat("option copied_weights_mb of ", kEpName, " is '", value,
+                                          "': it must be an integer from 0 to ", kCopiedLimit));
+  return megabytes << 20;
 }
 
 Loader read_loader(std::string_view value) {
@@ -68,13 +78,15 @@ Options read_options(const OrtSessionOptions* session) {
     try {
       if (key == "max_tasks")
         options.max_tasks = read_max_tasks(values[i]);
+      else if (key == "copied_weights_mb")
+        options.copied_bytes = read_copied(values[i]);
       else if (key == "loader")
         options.loader = read_loader(values[i]);
       else if (key == "expect_sha256")
         options.expect_sha256 = read_sha256(values[i]);
       else
         throw Error(ORT_INVALID_ARGUMENT,
-                    cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks, loader and expect_sha256"));
+                    cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks, copied_weights_mb, loader and expect_sha256"));
     } catch (const Error& e) {
       options.problem = e.what();
     }

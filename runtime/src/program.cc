@@ -8,6 +8,12 @@
 #include "parallel.h"
 
 namespace tilegraph {
+namespace {
+
+constexpr double kStreamedBytes = 300e3;  // half of what a core reads from memory in what a task takes, some 15 µs
+
+}  // namespace
+
 Program::Program(ProgramSpec spec, std::shared_ptr<Library> library, std::string node, int max_tasks)
     : spec_(std::move(spec)), library_(std::move(library)), node_(std::move(node)), max_tasks_(max_tasks) {
   zero_ = spec_.expressions.constant(0);
@@ -38,6 +44,38 @@ void Program::refuse(const std::string& what) const { throw Error(ORT_INVALID_AR
 bool Program::has_static_shape(size_t input) const {
   const auto& shape = spec_.inputs[input].shape;
   return std::all_of(shape.begin(), shape.end(), [&](Register r) { return spec_.expressions.is_constant(r); });
+}
+
+std::vector<uint32_t> Program::streamed() const {
+  std::vector<int64_t> registers = spec_.expressions.registers();
+  for (const auto& symbol : spec_.expressions.symbols()) registers[symbol.at] = 1;
+  try {
+    spec_.expressions.evaluate(registers);
+  } catch (const Error&) {
+    return {};  // no run has these sizes
+  }
+  std::vector<uint32_t> found;
+  std::vector<bool> seen(spec_.inputs.size());
+  for (const KernelCall& call : spec_.calls) {
+    std::vector<uint32_t> read;
+    double bytes = 0;
+    for (const Slot& slot : call.args) {
+      if (slot.kind != Slot::Kind::kInput) continue;
+      const TensorSpec& input = spec_.inputs[slot.index];
+      if (!input.constant || !has_static_shape(slot.index)) continue;
+      auto size = static_cast<double>(dtype_bytes(input.dtype));
+      for (Register dim : input.shape) size *= static_cast<double>(spec_.expressions.constant_value(dim));
+      bytes += size;
+      read.push_back(slot.index);
+    }
+    auto tasks = static_cast<double>(registers[call.extent]) / static_cast<double>(std::max<int64_t>(registers[call.grain], 1));
+    if (bytes < tasks * kStreamedBytes) continue;
+    for (uint32_t input : read) {
+      if (!seen[input]) found.push_back(input);
+      seen[input] = true;
+    }
+  }
+  return found;
 }
 
 Plan Program::new_plan() const {

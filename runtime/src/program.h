@@ -72,6 +72,9 @@ class Program {
   int tasks(const Call& call, const Plan::Step& step, int64_t extent) const;
 
   bool has_static_shape(size_t input) const;
+  // Constant inputs that calls do little else with than read them, in the order of the calls: as a product of one row does
+  // with its matrix. Sizes that a run decides count as 1.
+  std::vector<uint32_t> streamed() const;
   Plan new_plan() const;
 
   // Fills `plan` from plan.input_dims, the dims of the inputs listed in `checked`. Throws INVALID_ARGUMENT that names the
