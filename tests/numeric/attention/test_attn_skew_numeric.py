@@ -15,7 +15,6 @@ from tests.unit.attention.attn_support import fused
 from tests.unit.attention.test_attn_skew import small
 from tilegraph.compiler import optimize
 
-
 # Kernels of what is around an attention take most of the time to compile, and say nothing about it.
 OTHERS = ("fuse-regions", "absorb-leftovers", "fuse-gemm")
 
