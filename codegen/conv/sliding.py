@@ -23,6 +23,7 @@ from tilegraph.spec.filters import Filters
 
 CHAINS = 8  # sums that are built at the same time
 PIXELS = 256  # results of a unit, so that its sums and its part of the source stay in the caches
+SCALED_PIXELS = 512  # where a unit makes its weights anew
 
 Taps = tuple[tuple[int, ...], ...]
 
@@ -90,7 +91,8 @@ class Sliding(Results):
         if self.row is None:
             if not self.line.plain:
                 return 1, 0, Dim.of(1), self.line.out
-            size = max(PIXELS // self.width, 1) * self.width
+            pixels = PIXELS if self.space.factor is None else SCALED_PIXELS
+            size = max(pixels // self.width, 1) * self.width
             static = self.line.out.as_int()
             if static is not None:
                 parts = self.shared(1 if static <= size + size // 2 else round(static / size), static)
