@@ -68,7 +68,7 @@ class FoldAfter(Pass):
 def _weights(node: ir.Node) -> Array:
     array = floats(node.inputs[1])
     if array is None:
-        raise Refuse("its weights are not constant float32 or float64")
+        raise Refuse("it has no constant weights of float32 or float64 to fold into")
     if array.size == 0:
         raise Refuse("its weights are empty")
     return array
@@ -168,7 +168,7 @@ def _matmul(node: ir.Node, chain: list[ir.Node], total: Affine, constants: Const
     scale, shift = _channels(total, len(result.shape), len(result.shape) - 1, count)
     left_over = int(bool(shift.any()))
     if (scale == 1).all() or len(chain) <= left_over:
-        raise Refuse("a shift alone stays behind MatMul, which has no bias")
+        raise Refuse("its bias stays an Add, which kernels of products take in (MatMul itself has none)")
     dtype = _checked(node, constants, weights * scale, shift)
     last = chain[-1]
     if left_over:

@@ -62,7 +62,7 @@ def _fold(node: ir.Node, chain: list[ir.Node], constants: Constants) -> str | No
     weights = floats(old)
     dtype = node.outputs[0].dtype
     if old is None or weights is None or weights.size == 0 or dtype not in FLOATS or source is None:
-        return "its weights are not constant float32 or float64"
+        return "it has no constant weights of float32 or float64 to fold into"
     assert dtype is not None
     if _ends_gelu(chain[0]):
         return "it is the end of a GELU, which is one operator as a whole"
