@@ -71,7 +71,7 @@ def other_feeds(g: Graph, model: onnx.ModelProto, draw: int = 0) -> dict[str, Ar
         if info.name not in g.feeds:
             if rng.random() < 0.5:  # instead of its default
                 feeds[info.name] = random_values(rng, g.constants[info.name].shape, g.constants[info.name].dtype, False)
-                opened |= g.constants[info.name].dtype.kind == "f"
+                opened = True
             continue
         old, kind = g.feeds[info.name], info.type.tensor_type
         known = [d.dim_value for d in kind.shape.dim] if kind.HasField("shape") else [0] * old.ndim

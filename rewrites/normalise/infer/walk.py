@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from tilegraph.io.walk import subgraphs_of
 from tilegraph.rewrites.normalise.infer import arith, cpp, rules_math, rules_microsoft, rules_views, rules_windows
 from tilegraph.rewrites.normalise.infer.info import Context, Info, Rule, Shape, info_of_tensor, shape_of
 from tilegraph.spec.dims import Dim
@@ -29,7 +30,8 @@ def infer(model: ir.Model) -> Inference:
     """Types, shapes and contents of every value of the main graph and its subgraphs.
 
     Declared shapes of intermediate values fill in what the inference does not know, unless one of them contradicts
-    it: then all of them are taken to be stale (left from another batch size, say) and none is used.
+    it: then all of them are taken to be stale (left from another batch size, say) and none is used. None is used behind
+    an initializer that a caller may override, either.
     """
     found = _Walk(model, trust=True).run()
     if found.conflicts:
@@ -45,6 +47,9 @@ class _Walk:
         self.trust = trust
         self.found = Inference()
         self.opsets = model.graph.opset_imports
+        # Values behind constants that a caller may override: onnx's inference, which most declared shapes are from,
+        # takes such a constant for the value of every run.
+        self.open = {v for v in model.graph.inputs if v.is_initializer()}
 
     def run(self) -> Inference:
         for value in self.model.graph.inputs:
@@ -72,11 +77,19 @@ class _Walk:
             results: Sequence[Info] = [declared_info(o) for o in node.outputs]
         else:
             results = self.results(node, inputs)
+        self.spread(node)
         for index, output in enumerate(node.outputs):
             info = results[index] if index < len(results) else Info()
             # Where branches or iterations disagree, no single declared shape can be true.
             settled = node.domain == "" and node.op_type in _CONTROL_FLOW
             self.found.infos[output] = info if settled else self.reconciled(output, info)
+
+    def spread(self, node: ir.Node) -> None:
+        """Notes the outputs of a node that reads, or whose bodies read, what a caller may override."""
+        bodies = list(subgraphs_of(node)) if self.open else []
+        if any(v in self.open for v in (*node.inputs, *(o for b in bodies for n in b for o in n.inputs))) \
+                or any(o in self.open for b in bodies for o in b.outputs):
+            self.open.update(node.outputs)
 
     def results(self, node: ir.Node, inputs: list[Info | None]) -> Sequence[Info]:
         if node.domain == "" and node.op_type in _CONTROL_FLOW:
@@ -93,7 +106,7 @@ class _Walk:
         given = declared_info(value)
         dtype = info.dtype if info.dtype is not None else given.dtype
         declared = given.shape
-        if not self.trust or declared is None:
+        if not self.trust or declared is None or value in self.open:
             return Info(dtype, info.shape, info.contents)
         if info.shape is None:
             return Info(dtype, declared, info.contents)

@@ -281,6 +281,18 @@ def test_stale_shapes_give_way_and_are_reported() -> None:
     assert not Shapes().run(model, PassContext()).modified
 
 
+@pytest.mark.parametrize(("given", "shape"), [("", "[n,4]"), (", int64[1] s", "[n,None]")])
+def test_declared_shapes_behind_what_a_caller_may_override_are_not_used(given: str, shape: str) -> None:
+    """onnx's inference takes the default for the value of every run, and a Slice of everything is no Slice."""
+    model = loaded("g (float[n, 4] x" + given + """) => (float[n, 4] y)
+        <int64[1] s = {0}, int64[1] e = {4}, int64[1] ax = {1}, float[n, 4] p, float[n, 4] q> {
+        p = Slice(x, s, e, ax)  q = my.ops.Any(p)  y = Add(p, q) }""")
+    Shapes().run(model, PassContext())
+    found = shapes(model)
+    assert found["p"] == shape
+    assert found["q"] == ("None" if given else shape)
+
+
 def test_declared_shapes_of_unknown_ops_are_used_when_nothing_is_stale() -> None:
     model = loaded("""g (float[batch, 4] x) => (float[batch, 8] y) <float[batch, 8] u> {
         u = my.ops.Any(x)  y = Neg(u) }""")
