@@ -4,7 +4,7 @@
 come before folding because a shape computation is constant once extents are; folding infers shapes again whenever it
 has decided a branch or computed an extent. A shortened cast chain may be a no-op, and so may a Concat without its empty
 operands: both come before identities. Duplicates come after everything that makes nodes alike, and dead code last.
-Reshape targets and extents lose what they need not depend on as soon as extents are known.
+Reshape targets, extents and operands that broadcast lose what they need not depend on as soon as extents are known.
 """
 
 from tilegraph.passes.base import Pass
@@ -14,6 +14,7 @@ from tilegraph.rewrites.normalise.cse import CommonSubexpressions
 from tilegraph.rewrites.normalise.dead_code import DeadCode
 from tilegraph.rewrites.normalise.dedup_initializers import DedupInitializers
 from tilegraph.rewrites.normalise.empty_operands import EmptyOperands
+from tilegraph.rewrites.normalise.expands import Expands
 from tilegraph.rewrites.normalise.fold import Fold
 from tilegraph.rewrites.normalise.functions import ExpandFunctions
 from tilegraph.rewrites.normalise.identity import IdentityElimination
@@ -31,6 +32,7 @@ NORMALISE: tuple[Pass, ...] = (
     ShapeSources(),
     CastChains(),
     EmptyOperands(),
+    Expands(),
     IdentityElimination(),
     DedupInitializers(),
     CommonSubexpressions(),
@@ -39,5 +41,5 @@ NORMALISE: tuple[Pass, ...] = (
 )
 
 __all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "EmptyOperands",
-           "ExpandFunctions", "Fold", "IdentityElimination", "LiftConstants", "ReshapeTargets", "ShapeSources",
-           "Shapes", "UnusedInitializers", "symbolic_contents"]
+           "ExpandFunctions", "Expands", "Fold", "IdentityElimination", "LiftConstants", "ReshapeTargets",
+           "ShapeSources", "Shapes", "UnusedInitializers", "symbolic_contents"]

@@ -26,7 +26,7 @@ from tilegraph.rewrites.normalise.edit import (
     remove,
     replace,
 )
-from tilegraph.rewrites.normalise.infer.info import shape_of
+from tilegraph.rewrites.normalise.infer.info import same_shape
 
 _READ_LIMIT = 1 << 16  # bytes of a constant operand that is looked at
 
@@ -65,14 +65,9 @@ def passed_through(node: ir.Node, opset: int) -> ir.Value | None:
     return node.inputs[0] if rule is not None and rule(node, opset) else None
 
 
-def _same_shape(a: ir.Value, b: ir.Value) -> bool:
-    left, right = shape_of(a.shape), shape_of(b.shape)
-    return left is not None and left == right and None not in left
-
-
 def _keeps_shape(node: ir.Node, opset: int) -> bool:
     source = node.inputs[0]
-    return source is not None and _same_shape(source, node.outputs[0])
+    return source is not None and same_shape(source, node.outputs[0])
 
 
 def _cast(node: ir.Node, opset: int) -> bool:
@@ -139,7 +134,7 @@ def _neutral(node: ir.Node) -> ir.Value | None:
     for index in (1, 0) if commutes else (1,):
         operand, other = node.inputs[index], node.inputs[1 - index]
         tensor = constant_of(operand)
-        if tensor is None or other is None or tensor.nbytes > _READ_LIMIT or not _same_shape(other, node.outputs[0]):
+        if tensor is None or other is None or tensor.nbytes > _READ_LIMIT or not same_shape(other, node.outputs[0]):
             continue
         if other.dtype is None or other.dtype != tensor.dtype or tensor.dtype == ir.DataType.STRING:
             continue

@@ -124,3 +124,9 @@ class Context:
 
 
 Rule = Callable[[Context], Sequence[Info] | None]
+
+
+def same_shape(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two values have one shape in every run, as far as inference knows."""
+    left, right = shape_of(a.shape), shape_of(b.shape)
+    return left is not None and left == right and None not in left
