@@ -1,7 +1,7 @@
 // Copies of weights in large pages, for kernels that do little but read them from memory.
 //
 // ONNX Runtime maps external initializers in pages of 4 KB. A product with one row reads each weight once, and with such
-// pages the next step of a decoder takes up to a quarter longer than from pages of 2 MB (docs/decisions.md).
+// pages a step of a decoder takes a fifth longer than with pages of 2 MB (docs/decisions.md).
 #pragma once
 
 #include <cstddef>
