@@ -107,8 +107,10 @@ def test_a_changed_file_is_copied_again(folder: Callable[..., Path]) -> None:
     other = np.frombuffer(data.read_bytes(), np.float32) + 1
     data.unlink()
     data.write_bytes(other.tobytes())
-    found = start(where, 4).run(None, {"x": np.zeros(1, np.float32)})
+    second = start(where, 4)
+    found = second.run(None, {"x": np.zeros(1, np.float32)})
     assert [int(y[1]) for y in found] == [8, 9]
+    assert [mapped(int(y[0])) for y in found] == ["", ""]
     places(first)
 
 
