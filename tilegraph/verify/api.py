@@ -121,8 +121,7 @@ class _Job:
             self.maker = InputMaker(self.model, dims)
             return
         names = [v.name or "" for v in self.model.graph.outputs]
-        wanted = [v for v in self.model.graph.inputs if v.name not in self.model.graph.initializers]
-        self.given, self.expected, self.notes = given_arrays(inputs, wanted, names)
+        self.given, self.expected, self.notes = given_arrays(inputs, list(self.model.graph.inputs), names)
 
     def _run_of(self, path: Path, *, optimize: bool = False, plugin: bool = False) -> ModelRun:
         return ModelRun(str(path), optimize=optimize, plugin=plugin, threads=self.threads, prepacking=not self.large,

@@ -37,7 +37,7 @@ def read_npz(path: str | Path) -> dict[str, Array]:
 def given_arrays(source: str | Path | Mapping[str, Any], inputs: list[ir.Value], outputs: list[str],
                  ) -> tuple[dict[str, Any], dict[str, Array], list[str]]:
     """(feeds, expected outputs, notes). An input `x` may be called `x` or `in_x`, the expected output `y` is `out_y`;
-    the elements of a sequence `s` are `s[0]`, `s[1]`, ...
+    the elements of a sequence `s` are `s[0]`, `s[1]`, ... Inputs with a default may be left out.
 
     Raises InputError that names what is missing, misshaped, of the wrong dtype, or inconsistent.
     """
@@ -56,7 +56,7 @@ def given_arrays(source: str | Path | Mapping[str, Any], inputs: list[ir.Value],
         elif elements:
             feeds[name] = [arrays[k] for k in elements]
             used.update(elements)
-        else:
+        elif not value.is_initializer():
             missing.append(name)
     expected = {o: np.asarray(arrays[f"out_{o}"]) for o in outputs if f"out_{o}" in arrays}
     used |= {f"out_{o}" for o in expected}
@@ -67,7 +67,8 @@ def given_arrays(source: str | Path | Mapping[str, Any], inputs: list[ir.Value],
     binding: dict[str, tuple[int, str]] = {}
     for value in inputs:
         name = value.name or ""
-        feeds[name] = _checked(where, value, feeds[name], binding)
+        if name in feeds:
+            feeds[name] = _checked(where, value, feeds[name], binding)
     notes = [f"{where}: not used: {', '.join(map(repr, extra))}"] if extra else []
     return feeds, expected, notes
 

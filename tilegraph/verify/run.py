@@ -111,7 +111,7 @@ class _Ort:
         self._raw = any(any(n in t for n in numpy_lacks) for _, t in (*self.signature[0], *self.signature[1]))
 
     def run(self, feeds: Feeds, limit: float | None = None) -> list[Value]:
-        known = {name for name, _ in self.signature[0]}
+        known = {name for name, _ in self.signature[0]} | {i.name for i in self._session.get_overridable_initializers()}
         feeds = {k: v for k, v in feeds.items() if k in known}
         try:
             if not self._raw:

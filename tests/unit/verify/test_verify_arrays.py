@@ -114,3 +114,13 @@ def test_nudged_inputs_are_the_neighbours_and_nothing_else() -> None:
     assert (steps[kept] == 0).all()
     assert set(steps[~kept]) == {-1, 1}
     assert moved["x"].dtype == np.float32
+
+
+def test_an_input_with_a_default_may_be_given_or_left_out() -> None:
+    value = ir.Value(name="s", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64),
+                     const_value=ir.tensor(np.array([0])))
+    ir.Graph([value], [], nodes=[], initializers=[value])
+    assert given_arrays({}, [value], []) == ({}, {}, [])
+    assert given_arrays({"s": np.array([2])}, [value], [])[0]["s"] == [2]
+    with pytest.raises(InputError, match="'s'"):
+        given_arrays({"s": np.array([2.0])}, [value], [])
