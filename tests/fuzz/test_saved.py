@@ -105,6 +105,6 @@ def test_the_second_judge_answers_for_us_or_against_us() -> None:
 @pytest.mark.parametrize(("op", "values", "right"), [
     ("ReduceSum", [3e38, 3e38, -3e38], False), ("ReduceSum", [np.inf, 1, 2], True), ("ReduceL2", [1e25, 1], False),
     ("ReduceProd", [1e-30, 1e30, 1e-30], False), ("ReduceProd", [3, 0, 2], True), ("Softmax", [np.nan, 1], False),
-    ("Conv", [np.inf, 1], False), ("Add", [np.inf, np.nan], True)])
+    ("Conv", [np.inf, 1], False), ("Add", [np.inf, np.nan], True), ("MatMulInteger", [], False)])
 def test_what_the_order_of_sums_decides_is_left_out(op: str, values: list[float], right: bool) -> None:
     assert one_answer(op, [np.array(values, np.float32)]) == right
