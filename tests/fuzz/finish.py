@@ -63,8 +63,9 @@ def other_feeds(g: Graph, model: onnx.ModelProto, draw: int = 0) -> dict[str, Ar
     """Inputs of other sizes where the model leaves some open; {} where it leaves none, or other values are
     undefined."""
     rng = np.random.default_rng((g.seed + 3, draw))
-    # What a body that never runs would have given has no shape in ONNX Runtime.
-    choices = OTHER_SIZES[1:] if any(n.op_type in ("Loop", "Scan") for n in g.nodes) else OTHER_SIZES
+    # What a body that never runs would have given has no shape in ONNX Runtime, the state behind no steps no value.
+    steps = any(n.op_type in ("Loop", "Scan", "LSTM", "GRU", "RNN") for n in g.nodes)
+    choices = OTHER_SIZES[1:] if steps else OTHER_SIZES
     sizes: dict[int, int] = {}
     feeds, opened = {}, False
     for info in model.graph.input:
