@@ -15,7 +15,8 @@ round it), before or after the product.
 A HardSwish operator (opset 14) is not made: docs/decisions.md has the figures.
 
 Refused: a lower limit other than 0, an upper one that is not a finite positive constant; a scalar after the product
-that is not 1 / m; values between that something else reads; integers and half types.
+that is not 1 / m; values between that something else reads; integers and half types;
+float64, for which ONNX Runtime has no HardSigmoid.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import onnx_ir as ir
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.algebra.affine import affine_of, chain_above, only_reader
-from tilegraph.rewrites.algebra.constants import FLOATS, floats
+from tilegraph.rewrites.algebra.constants import floats
 from tilegraph.rewrites.normalise.edit import Names, is_op, remove, replace
 
 _TOLERANCE = 4 * float(np.finfo(np.float32).eps)
@@ -40,7 +41,8 @@ class HardSigmoid(Pass):
         names = Names(model)
         for graph in all_graphs(model):
             for node in list(graph):
-                if is_op(node, "Clip") and node.outputs[0].dtype in FLOATS and _rewrite(node, names, model.graph):
+                plain = is_op(node, "Clip") and node.outputs[0].dtype == ir.DataType.FLOAT
+                if plain and _rewrite(node, names, model.graph):
                     context.diagnostics.took(self.name, node.name or "", "part of a hard sigmoid", op="Clip")
                     modified = True
         return PassResult(modified)

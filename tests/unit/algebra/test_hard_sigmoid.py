@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
-from algebra_check import applied, kept, prepared, rewritten, values
+from algebra_check import applied, kept, prepared, values
+from algebra_check import rewritten as rewritten_as
 
 from tilegraph.rewrites.algebra import HardSigmoid
 
@@ -18,6 +20,7 @@ CLIP = "b = Clip(a, zero, six)"
 ADDS = ["a = Add(x, three)", "a = Add(three, x)"]
 # 1/6 in float32 is not 1/6 in float64: alpha is exact, so answers differ by the rounding of the constant.
 LOOSE = 1e-6
+rewritten = partial(rewritten_as, kinds=("float",))
 
 
 def graph(body: str, out: str = "T[4, 9] y") -> str:
@@ -42,7 +45,7 @@ def test_hard_swish(add: str, rest: str) -> None:
 def test_limits_as_attributes() -> None:
     text = graph("a = Add(x, three) b = Clip <min = 0.0, max = 6.0> (a) c = Mul(x, b) y = Div(c, six)")
     # onnx's reference has no double Clip of opset 6
-    assert rewritten(STEP, text, feeds=X, opset=10, kinds=("float",), rtol=LOOSE, **C) == ["HardSigmoid", "Mul"]
+    assert rewritten(STEP, text, feeds=X, opset=10, rtol=LOOSE, **C) == ["HardSigmoid", "Mul"]
 
 
 @pytest.mark.parametrize("lead", [
@@ -100,5 +103,7 @@ def test_values_that_something_else_reads_are_kept(extra: str) -> None:
     kept(STEP, body, **C)
 
 
-def test_half_types_are_kept() -> None:
-    kept(STEP, graph(f"a = Add(x, three) {CLIP} y = Div(b, six)"), kind="float16", **C)
+@pytest.mark.parametrize("kind", ["float16", "double"])
+def test_other_types_are_kept(kind: str) -> None:
+    """ONNX Runtime has no HardSigmoid in float64: a folder that left it there did not load."""
+    kept(STEP, graph(f"a = Add(x, three) {CLIP} y = Div(b, six)"), kind=kind, **C)
