@@ -47,7 +47,7 @@ onnxruntime.set_default_logger_severity(1)
 rt.session({str(path)!r}, threads=1)
 """
     log = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
-    assert "1 compiled partitions ready, with 7 constant inputs, split into at most 1 tasks" in log
+    assert "1 compiled partitions ready, with 7 constant inputs (0 bytes copied), split into at most 1 tasks" in log
 
 
 def test_a_constant_that_the_caller_may_replace_is_looked_at_each_time(serve: Serve,
