@@ -111,7 +111,7 @@ def _run(case: Case, outcome: Outcome, threads: Sequence[int], runs: int, out: P
     outcome.summary = model.summary.to_json()
     if not quantised(original):
         outcome.flop = product_flop(model, feeds, lambda sizes: optimize(original, dims=sizes, dry_run=True,
-                                                                         precision=case.precision))
+                                                                         precision=case.precision, sample=feeds))
     start = time.perf_counter()
     for fed in (feeds, *case.others()):
         result = verify(original, folder, inputs=fed)

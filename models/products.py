@@ -26,8 +26,9 @@ def product_flop(made: OptimizedModel, feeds: Mapping[str, Any],
                  fixed: Callable[[dict[str, int]], OptimizedModel] | None = None) -> float:
     """Float32 operations' worth of the products in kernels, on `feeds`; bfloat16 counts half.
 
-    Where an extent is not known from the inputs' shapes (behind joins of a feature pyramid), those of the model that
-    `fixed` makes with the sizes of its symbolic dims; NaN without `fixed`.
+    Where an extent is not known from the inputs' shapes (behind joins of a feature pyramid), or a mask hides what only
+    a run tells, those of the model that `fixed` makes with the sizes of its symbolic dims and `feeds` as its sample;
+    NaN without `fixed`.
     """
     model = made.portable
     sizes: dict[str, int] = {}
@@ -37,7 +38,10 @@ def product_flop(made: OptimizedModel, feeds: Mapping[str, Any],
             pairs = zip(value.shape, feeds[name].shape, strict=True)
             sizes |= {str(dim.value): int(size) for dim, size in pairs if isinstance(dim, ir.SymbolicDim)}
     asked = dict(sizes)
-    shown = {d.subject: float(d.data.get("density") or 1.0) for d in made.diagnostics.of("attention", taken=True)}
+    taken = made.diagnostics.of("attention", taken=True)
+    if any(d.data.get("inputs") and d.data.get("measured") is None for d in taken):  # what is hidden is not known yet
+        return product_flop(fixed(asked), feeds) if fixed is not None else math.nan
+    shown = {d.subject: float(d.data.get("measured") or d.data.get("density") or 1.0) for d in taken}
     counts: dict[str, tuple[Dim, float]] = {}  # of a composite: multiplications, and how many times as fast they are
     total = 0.0
     for node in model.graph.all_nodes():

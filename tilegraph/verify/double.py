@@ -3,12 +3,14 @@
 Every float16, bfloat16 and float tensor becomes double: inputs, initializers, constants, the targets of casts,
 the bodies of If, Loop and Scan. Integers and bools keep their type. A few ops are defined on float only and are
 exact or quantising (QuantizeLinear, NonMaxSuppression, the scales of Resize): these keep their type, between two
-casts. An op that computes in float and has no double form makes the model unfit: `NoDoubleForm` says which.
+casts. So does what makes integers of integers by way of floats, as T5's buckets of distances (a logarithm, cut to an
+integer): with other roundings it decides otherwise, and what follows is another computation. An op that computes in
+float and has no double form makes the model unfit: `NoDoubleForm` says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
@@ -33,8 +35,12 @@ class NoDoubleForm(Exception):
 def to_double(model: ir.Model) -> None:
     """Converts `model` (functions inlined, types inferred) in place."""
     originals = {id(v): v.dtype for v in _values(model.graph)}
+    decisions = _decisions(model.graph, originals)
     for node in tuple(model.graph.all_nodes()):
-        _convert_node(node, model, originals)
+        if node in decisions:
+            _keep(node, decisions, originals)
+        else:
+            _convert_node(node, model, originals)
     for graph in _graphs(model.graph):
         for value in tuple(graph.initializers.values()):
             tensor = value.const_value
@@ -56,6 +62,44 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from inner.initializers.values()
     for node in graph.all_nodes():
         yield from node.outputs
+
+
+def _decisions(graph: ir.Graph, originals: dict[int, ir.DataType | None]) -> set[ir.Node]:
+    """Nodes that compute in floats, from integers and constants alone, what ends in integers and bools alone."""
+    def floats(values: Iterable[ir.Value | None]) -> list[ir.Value]:
+        return [v for v in values if v is not None and originals.get(id(v)) in _FLOATS]
+
+    found = {node for node in graph.all_nodes() if _is_plain(node, originals)}
+    pending = True
+    while pending:  # what is left out takes what it reads and what reads it along
+        out = {node for node in found
+               if any(v.producer() not in found and not _is_constant(v) for v in floats(node.inputs))
+               or any(v.is_graph_output() or any(use.node not in found for use in v.uses())
+                      for v in floats(node.outputs))}
+        found -= out
+        pending = bool(out)
+    return {node for node in found if floats((*node.inputs, *node.outputs))}
+
+
+def _is_plain(node: ir.Node, originals: dict[int, ir.DataType | None]) -> bool:
+    """Whether the node is no body, nothing random, nothing that keeps its type anyway, and of known types."""
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+    return (node.domain == "" and node.op_type not in _ISLANDS and not node.op_type.startswith("Random")
+            and not any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+            and all(originals.get(id(v)) is not None for v in values))
+
+
+def _is_constant(value: ir.Value) -> bool:
+    maker = value.producer()
+    return maker.op_type == "Constant" if maker is not None else value.is_initializer() and not value.is_graph_input()
+
+
+def _keep(node: ir.Node, decisions: set[ir.Node], originals: dict[int, ir.DataType | None]) -> None:
+    for index, value in enumerate(node.inputs):
+        if value is not None and originals.get(id(value)) in _FLOATS and value.producer() not in decisions:
+            _cast_operand(node, index, value, originals)
+    for value in node.outputs:
+        value.meta["stays_float"] = True
 
 
 def _convert_node(node: ir.Node, model: ir.Model, originals: dict[int, ir.DataType | None]) -> None:

@@ -56,6 +56,14 @@ def test_operations_of_attention_leave_out_what_is_hidden() -> None:
     assert 0.49 < share < 0.52
 
 
+def test_operations_of_attention_whose_mask_is_an_input() -> None:
+    case = Attention("documents", 256, "documents")
+    model, feeds = optimize(case.model(), dry_run=True), case.inputs()
+    assert math.isnan(product_flop(model, feeds))
+    share = product_flop(model, feeds, lambda sizes: optimize(case.model(), dry_run=True, sample=feeds))
+    assert 0.1 < share / (2 * 12 * 256 * 256 * 128) < 0.5  # 8 documents
+
+
 def test_an_extent_that_is_not_known_asks_for_fixed_sizes(tmp_path: Path) -> None:
     node, weight = helper.make_node("MatMul", ["x", "w"], ["y"]), {"w": np.ones((64, 32), np.float32)}
     model, static = (made(tmp_path, [node], [rows, 64], weight) for rows in ("n", 8))

@@ -113,7 +113,10 @@ def test_a_double_run_that_takes_another_branch_is_not_used(make: Pairs) -> None
     model = make("""g (float[4] x) => (float[4] y) {
         one = Constant<value_float = 1.0>()
         tiny = Constant<value_float = 1e-12>()
-        a = Add(tiny, one)
+        e = Exp(x)
+        m = ReduceMax<keepdims = 0>(e)
+        small = Mul(m, tiny)
+        a = Add(small, one)
         b = Sub(a, one)
         zero = Constant<value_float = 0.0>()
         c = Greater(b, zero)
@@ -230,3 +233,18 @@ def test_float64_rows_of_nearly_one_number_lose_digits_in_any_order_of_sums(make
     np.savez(tmp_path / "in.npz", x=x)
     original = make(head + "y = LayerNormalization<epsilon = 1e-5>(x, one) }", one=np.ones(5))
     assert verify(original, spelled, inputs=tmp_path / "in.npz").same is same
+
+
+@pytest.mark.parametrize(("rest", "float64"), [
+    ("y = Tanh(t)", True),
+    ("s = Add(t, p)  y = Tanh(s)", False),  # p is more than a decision, and so is what it is made of
+])
+def test_what_integers_decide_by_way_of_floats_is_decided_as_before(make: Pairs, rest: str, float64: bool) -> None:
+    """25 times the float32 next to 1 / 25 is 1 in float32 and less in float64: another row of the table."""
+    model = make("g (int64[n, 1] i, float[n, 4] x) => (float[n, 4] y) { f = Cast<to = 1>(i)  "
+                 "c = Constant<value_float = 0.04>()  p = Mul(f, c)  q = Floor(p)  b = Cast<to = 7>(q)  "
+                 "k = GatherND(table, b)  t = Add(k, x) " + rest + " }", table=np.array([[0], [1], [2]], F))
+    x = RNG.standard_normal((2, 4)).astype(F)
+    result = verify(model, model, inputs={"i": np.array([[25], [3]]), "x": x})
+    assert result.same
+    assert result.outputs[0].reference == (ORT_DOUBLE if float64 else ORT_SAME)
