@@ -23,7 +23,7 @@ from tilegraph.spec.dims import Dim
 
 BLOCK = 64  # as the kernel's
 _HIDDEN = -1000.0
-_MOST = 1 << 24  # elements: larger masks are not looked at
+_MOST = 1 << 24  # elements: of larger masks some blocks of rows are looked at
 _BATCHES = 16
 
 
@@ -94,8 +94,9 @@ def decided_by(lowered: Lowered, space: AttentionSpace) -> tuple[str, ...]:
 def _share(space: AttentionSpace, reader: _Reader) -> Density | None:
     """What `reader` finds, over the batch loops that the mask changes with (the first few of many)."""
     try:
-        rows, columns = reader.size(space.i.extent), reader.size(space.j.extent)
-        if rows * columns > _MOST or not rows or not columns:
+        columns = reader.size(space.j.extent)
+        lines = _lines(reader.size(space.i.extent), columns)
+        if not lines.size or not columns:
             return None
         used = set().union(*(_vars(inst) for inst in insts(space.x)))
         batch = [v for v in space.batch if v in used]
@@ -103,10 +104,10 @@ def _share(space: AttentionSpace, reader: _Reader) -> Density | None:
         for values in islice(product(*(range(reader.size(v.extent)) for v in batch)), _BATCHES):
             place: dict[Var, Array] = dict.fromkeys(space.batch, np.asarray(0))
             place |= {v: np.asarray(k) for v, k in zip(batch, values, strict=True)}
-            place[space.i] = np.arange(rows)[:, None]
+            place[space.i] = lines[:, None]
             place[space.j] = np.arange(columns)[None]
             with np.errstate(all="ignore"):
-                x = np.broadcast_to(reader.value(space.x, place, {}), (rows, columns))
+                x = np.broadcast_to(reader.value(space.x, place, {}), (lines.size, columns))
                 # Where a number that hides keys hides all of a row, none of them has less weight than the others. Of
                 # inputs that are made up, such ones hide more than needed.
                 if np.isnan(x).any() or (x == np.inf).any():
@@ -119,6 +120,17 @@ def _share(space: AttentionSpace, reader: _Reader) -> Density | None:
     except (Unknown, KeyError, IndexError):  # an extent that has no name among the inputs; a mask shorter than scores
         return None
     return Density(*(float(np.mean([s[k] for s in shares])) for k in (0, 1))) if shares else None
+
+
+def _lines(rows: int, columns: int) -> Array:
+    """The rows that are looked at: all, or of a large mask whole blocks at equal distances."""
+    blocks = -(-rows // BLOCK)
+    most = max(1, _MOST // (BLOCK * max(columns, 1)))
+    if blocks <= most:
+        return np.arange(rows)
+    first = (np.arange(most) * blocks + blocks // 2) // most * BLOCK
+    chosen: Array = (first[:, None] + np.arange(BLOCK)).reshape(-1)
+    return chosen[chosen < rows]
 
 
 def _idle(x: Array, other: Array) -> Array:

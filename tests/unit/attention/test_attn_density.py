@@ -13,7 +13,7 @@ from tests.unit.attention.attn_support import fused
 from tests.unit.attention.spellings import Spelling
 from tilegraph.io import load
 from tilegraph.passes import PassContext, Pipeline
-from tilegraph.rewrites.attention import AttentionFusion
+from tilegraph.rewrites.attention import AttentionFusion, density
 from tilegraph.rewrites.normalise import NORMALISE
 
 
@@ -25,6 +25,16 @@ def test_static_masks(mask: str, kind: str) -> None:
     _, (decision,) = fused(spelling.model())
     assert decision.data["kind"] == kind
     assert decision.data["density"] == pytest.approx(spelling.allowed().mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("mask", ["causal-where", "window"])
+def test_some_blocks_stand_for_a_large_mask(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 blocks of 13, the last of them not whole: at 8192 positions all keys counted as visible."""
+    monkeypatch.setattr(density, "_MOST", 4 * 64 * 800)
+    spelling = Spelling(1, 2, 800, 800, 8, 8, mask=mask, window=70)
+    _, (decision,) = fused(spelling.model())
+    assert decision.data["density"] == pytest.approx(spelling.allowed().mean(), rel=0.06)
+    assert decision.data["density"] != pytest.approx(spelling.allowed().mean(), abs=1e-6)
 
 
 def test_positions_of_unknown_length_count_512() -> None:
