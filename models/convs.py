@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from models.native import bound
 from models.peak import peak
+from models.report import between_markers
 from tilegraph.codegen.conv import generate
 from tilegraph.codegen.isa import Isa, host
 from tilegraph.compiler.filters import pack_filters
@@ -30,7 +31,6 @@ from tilegraph.ops.prims import Lowered
 
 Array = np.ndarray[Any, Any]
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "conv.md"
-BEGIN, END = "<!-- convs:begin -->\n", "<!-- convs:end -->\n"
 _CALLS = 4  # that warm the caches
 _SAMPLE_S = 1e-3
 
@@ -193,9 +193,8 @@ def main() -> int:
     lines = table(cases, *measure(cases, given.rounds))
     print("\n".join(lines))
     if given.readme:
-        before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        DOCUMENT.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
+        text = between_markers(DOCUMENT.read_text(encoding="utf-8"), "\n".join(lines), "convs")
+        DOCUMENT.write_text(text, encoding="utf-8")
     return 0
 
 

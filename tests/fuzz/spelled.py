@@ -6,36 +6,13 @@ import numpy as np
 
 from tests.fuzz.subject import Subject
 from tests.fuzz.values import Array
-from tests.unit.attention.spellings import (
-    AFTER,
-    EXACT_MASKS,
-    LAYOUTS,
-    MASKS,
-    REPEATS,
-    SCALES,
-    SIZED_BY_CONSTANTS,
-    SOFTMAXES,
-    Spelling,
-)
+from tests.unit.attention.composed import composed
 
 
 def spelled(seed: int) -> Subject:
     rng = np.random.default_rng(seed)
-
-    def one(choices: tuple[str, ...]) -> str:
-        return str(rng.choice(choices))
-
-    layout, mask = one(LAYOUTS), one(MASKS)
-    queries, depth, width = (int(n) for n in rng.integers(1, (150, 70, 70)))
-    free = layout != "packed" and mask in ("none", "bias", "softcap", "padding")
-    keys = int(rng.integers(1, 150)) if free else queries
-    softmax = one((*SOFTMAXES, AFTER) if mask in EXACT_MASKS else SOFTMAXES)
-    fixed = softmax == AFTER or layout == "batched" or mask in SIZED_BY_CONSTANTS
-    spelling = Spelling(
-        int(rng.integers(1, 3)), int(rng.integers(1, 4)), queries, keys, depth,
-        depth if layout == "packed" else width, layout=layout, scale=one(SCALES), mask=mask, softmax=softmax,
-        window=int(rng.integers(1, 80)), repeat=one(REPEATS), right=bool(rng.random() < 0.5),
-        symbolic=not fixed and bool(rng.random() < 0.7), opset=int(rng.choice([17, 18, 21, 23])))
+    spelling = composed(lambda choices: str(rng.choice(choices)), lambda low, high: int(rng.integers(low, high + 1)),
+                        symbolic=bool(rng.random() < 0.7), opset=int(rng.choice([17, 18, 21, 23])))
     model = spelling.model()
 
     def other(draw: int) -> dict[str, Array]:

@@ -6,6 +6,7 @@ TILEGRAPH_EXAMPLES sets how many are tried.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime as ort
@@ -14,35 +15,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.numeric.attention.attn_runner import compile_attention, run
-from tests.unit.attention.spellings import (
-    AFTER,
-    EXACT_MASKS,
-    LAYOUTS,
-    MASKS,
-    REPEATS,
-    SCALES,
-    SIZED_BY_CONSTANTS,
-    SOFTMAXES,
-    Spelling,
-)
+from tests.unit.attention.composed import composed
+from tests.unit.attention.spellings import Spelling
 
 EXAMPLES = int(os.environ.get("TILEGRAPH_EXAMPLES", "16"))
 
 
 @st.composite
 def spellings(draw: st.DrawFn) -> Spelling:
-    layout, mask = draw(st.sampled_from(LAYOUTS)), draw(st.sampled_from(MASKS))
-    queries = draw(st.integers(1, 150))
-    packed = layout == "packed"
-    keys = queries if packed or mask not in ("none", "bias", "softcap", "padding") else draw(st.integers(1, 150))
-    depth = draw(st.integers(1, 70))
-    softmax = draw(st.sampled_from((*SOFTMAXES, AFTER) if mask in EXACT_MASKS else SOFTMAXES))
-    fixed = softmax == AFTER or layout == "batched" or mask in SIZED_BY_CONSTANTS or queries == keys
-    return Spelling(
-        draw(st.integers(1, 2)), draw(st.integers(1, 3)), queries, keys, depth,
-        depth if packed else draw(st.integers(1, 70)), layout=layout, scale=draw(st.sampled_from(SCALES)), mask=mask,
-        softmax=softmax, window=draw(st.integers(1, 80)), repeat=draw(st.sampled_from(REPEATS)),
-        right=draw(st.booleans()), symbolic=not fixed and draw(st.booleans()))
+    made = composed(lambda choices: draw(st.sampled_from(choices)), lambda low, high: draw(st.integers(low, high)),
+                    symbolic=draw(st.booleans()))
+    return replace(made, symbolic=made.symbolic and made.queries != made.keys)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, phases=(Phase.generate,),
