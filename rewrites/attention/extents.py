@@ -123,11 +123,13 @@ class _Widener:
             inner = [self._upstream(v) for v in maker.inputs if v is not None]
             return any(inner)
         widened = [self.widen(maker, k) for k in range(len(maker.inputs))]
+        if not any(widened):
+            return False
         shape = _joined(maker)
         if shape is not None:
             value.shape = to_ir_shape(shape)
         self.graph.sort()  # what has the sizes may come later
-        return any(widened)
+        return True
 
     def _expand(self, node: ir.Node, index: int, target: tuple[Dim, ...], places: list[Place]) -> None:
         value = node.inputs[index]
