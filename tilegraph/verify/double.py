@@ -69,15 +69,16 @@ def _decisions(graph: ir.Graph, originals: dict[int, ir.DataType | None]) -> set
     def floats(values: Iterable[ir.Value | None]) -> list[ir.Value]:
         return [v for v in values if v is not None and originals.get(id(v)) in _FLOATS]
 
-    found = {node for node in graph.all_nodes() if _is_plain(node, originals)}
-    pending = True
-    while pending:  # what is left out takes what it reads and what reads it along
-        out = {node for node in found
-               if any(v.producer() not in found and not _is_constant(v) for v in floats(node.inputs))
-               or any(v.is_graph_output() or any(use.node not in found for use in v.uses())
-                      for v in floats(node.outputs))}
-        found -= out
-        pending = bool(out)
+    order = [node for node in graph.all_nodes() if _is_plain(node, originals)]
+    found, before = set(order), -1
+    while len(found) != before:  # what is left out takes what reads it and what it reads along
+        before = len(found)
+        for node in order:
+            if any(v.producer() not in found and not _is_constant(v) for v in floats(node.inputs)):
+                found.discard(node)
+        for node in reversed(order):
+            if any(v.is_graph_output() or any(use.node not in found for use in v.uses()) for v in floats(node.outputs)):
+                found.discard(node)
     return {node for node in found if floats((*node.inputs, *node.outputs))}
 
 
