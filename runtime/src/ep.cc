@@ -188,7 +188,8 @@ void Ep::compile(const OrtGraph** graphs, const OrtNode** fused, size_t count, O
   }
   for (size_t i = 0; i < count; ++i) kernels[i] = made[i].release();
   log(ORT_LOGGING_LEVEL_INFO, cat("TileGraph: ", count, " compiled partitions ready, with ", constants,
-                                  " constant inputs (", copied ? copied->bytes() : 0, " bytes copied), split into at most ", options_.max_tasks, " tasks"));
+                                  " constant inputs (", copied ? copied->bytes() : 0,
+                                  " bytes copied), split into at most ", options_.max_tasks, " tasks"));
 }
 
 }  // namespace tilegraph

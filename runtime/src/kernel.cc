@@ -234,7 +234,6 @@ class Kernel::Queue {
     launches_[waiting_] = {call.function, row, call.count(), static_cast<int32_t>(call.pointers), first, end, call.align,
                            tasks, step.scratch_bytes ? scratch_ : nullptr, step.scratch_bytes};
     numbers_[waiting_++] = number;
-    if (waiting_ == 1 && tasks == 1) run();  // nothing that a thread could do beside it
   }
 
   void run() {

@@ -86,7 +86,8 @@ Options read_options(const OrtSessionOptions* session) {
         options.expect_sha256 = read_sha256(values[i]);
       else
         throw Error(ORT_INVALID_ARGUMENT,
-                    cat("unknown option '", key, "' of ", kEpName, "; the options are max_tasks, copied_weights_mb, loader and expect_sha256"));
+                    cat("unknown option '", key, "' of ", kEpName,
+                        "; the options are max_tasks, copied_weights_mb, loader and expect_sha256"));
     } catch (const Error& e) {
       options.problem = e.what();
     }

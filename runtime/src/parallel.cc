@@ -153,10 +153,6 @@ int task_count(int64_t extent, int64_t grain, int64_t align, int cap) {
 }
 
 void launch(const OrtKernelContext* context, const Launch* calls, size_t count, int threads) {
-  if (count == 1 && calls->tasks == 1) {  // most calls of a small model
-    if (run_whole(*calls) != 0) throw Failed{0, take_kernel_error()};
-    return;
-  }
   auto alone = [](const Launch& call) { return call.tasks == 1; };
   const Launch* const end = calls + count;
   const Launch* first = std::find_if_not(calls, end, alone);
