@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 import tilegraph
 from tests.unit.attention.attn_support import fused, reasons
 from tilegraph.compiler import optimize
+from tilegraph.passes.invariants import check_model
 
 N = helper.make_node
 SIZE = 12  # of the table
@@ -49,8 +50,9 @@ def expanded() -> onnx.ModelProto:
 
 def named(summed: bool = False) -> onnx.ModelProto:
     """A mask of which only its own names are known; `summed`: added to one of the keys' length before the scores, as
-    decoders add padding of the total length to what past and new keys say."""
-    proto = model([*([N("Add", ["w", "m"], ["both"])] if summed else []), N("MatMul", ["q", "k"], ["x"]),
+    decoders add padding of the total length to what past and new keys say, and before there are queries."""
+    proto = model([*([N("Add", ["w", "m"], ["both"]), N("Tanh", ["q"], ["h"])] if summed else []),
+                   N("MatMul", ["h" if summed else "q", "k"], ["x"]),
                    N("Add", ["x", "both" if summed else "m"], ["y"]), N("Softmax", ["y"], ["p"], axis=-1),
                    N("MatMul", ["p", "v"], ["o"], name="last")])
     proto.graph.input.append(helper.make_tensor_value_info("m", 1, ["mb", 1, 1, "t"]))
@@ -121,6 +123,16 @@ def test_masks_with_names_of_their_own(summed: bool, tmp_path: Path) -> None:
     for one in (original, session):
         with pytest.raises(Exception, match=r"6 by 7|7 by 6|m_expand"):
             one.run(None, given)
+
+
+def test_sizes_that_come_after_the_mask_keep_the_order() -> None:
+    """Of an attention that is not taken in the end, too: its weights are read elsewhere."""
+    proto = named(summed=True)
+    proto.graph.output.append(helper.make_tensor_value_info("p", 1, None))
+    graph, decisions = fused(proto)
+    assert "Expand" in [n.op_type for n in graph.graph]
+    assert [d.taken for d in decisions] == [False]
+    check_model(graph)
 
 
 def test_a_mask_of_a_constant_length_needs_that_length() -> None:

@@ -71,6 +71,8 @@ CACHE = "k2 = Concat <axis = 1> (k, n) v2 = Concat <axis = 1> (v, n) "
     ("c = Concat <axis = 1> (k, v, v) t = Transpose <perm = [0, 2, 1]> (c) d = Concat <axis = 1> (n, n) "
      "y = MatMul(t, d)",
      ["[B,P,8]", "[B,Q,8]", "[D,N,8]"]),  # P + 2 Q = 2 N says nothing of two
+    ("c = Concat <axis = 1> (v, v) t = Transpose <perm = [0, 2, 1]> (k) y = MatMul(t, c)",
+     ["[B,P,8]", "[C,Q,8]", "[D,N,8]"]),  # P = 2 Q
 ])
 def test_products_and_concatenations(body: str, shapes: list[str]) -> None:
     model = load(onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[B,P,8] k, float[C,Q,8] v, '
