@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from tilegraph.compiler import OptimizedModel
+from tilegraph.io.freeze import input_dims
 from tilegraph.ops.attention import lower_attention, plan_attention
 from tilegraph.ops.conv import lower_conv, plan_conv
 from tilegraph.ops.gemm import lower_gemm, plan_gemm
@@ -37,7 +38,7 @@ def product_flop(made: OptimizedModel, feeds: Mapping[str, Any],
         if value.shape is not None and name in feeds:
             pairs = zip(value.shape, feeds[name].shape, strict=True)
             sizes |= {str(dim.value): int(size) for dim, size in pairs if isinstance(dim, ir.SymbolicDim)}
-    asked = dict(sizes)
+    asked = {name: size for name, size in sizes.items() if name in input_dims(model)}  # not "past+1": it follows
     taken = made.diagnostics.of("attention", taken=True)
     if any(d.data.get("inputs") and d.data.get("measured") is None for d in taken):  # what is hidden is not known yet
         return product_flop(fixed(asked), feeds) if fixed is not None else math.nan

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models import pipeline, report
 from models.attention import Attention
+from models.builders.gpt2 import gpt2
 from models.cases import Case
 from models.peak import peak
 from models.products import product_flop
@@ -62,6 +63,18 @@ def test_operations_of_attention_whose_mask_is_an_input() -> None:
     assert math.isnan(product_flop(model, feeds))
     share = product_flop(model, feeds, lambda sizes: optimize(case.model(), dry_run=True, sample=feeds))
     assert 0.1 < share / (2 * 12 * 256 * 256 * 128) < 0.5  # 8 documents
+
+
+def test_only_sizes_with_a_name_of_their_own_are_asked_for() -> None:
+    """A decode step's mask is an input of past+1 keys, which is no dim that can be fixed."""
+    step = gpt2(batch="batch", seq=1, past="past", hidden=32, heads=2)
+    cache = np.ones((3, 2, 6, 16), np.float32)
+    feeds = {"hidden_states": np.ones((3, 1, 32), np.float32), "attention_mask": np.ones((3, 7), np.int64),
+             "past_key_values.0.key": cache, "past_key_values.0.value": cache}
+    model = optimize(step, offload="all", dry_run=True)
+    count = product_flop(
+        model, feeds, lambda sizes: optimize(step, dims=sizes, offload="all", dry_run=True, sample=feeds))
+    assert count == 2 * 3 * (2 * 7 * (16 + 16) + 12 * 32 * 32)
 
 
 def test_an_extent_that_is_not_known_asks_for_fixed_sizes(tmp_path: Path) -> None:
