@@ -29,18 +29,22 @@ class Explanation:
 
 def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
             disable: Collection[str] = (), mcpu: str | None = None, precision: str = "float32",
-            weights: str = "float32", fast_winograd: bool = False, inputs: str | Path | Mapping[str, Any] | None = None,
-            progress: Any = None) -> Explanation:
+            weights: str = "float32", fast_winograd: bool = False, trust_hidden: bool = False,
+            inputs: str | Path | Mapping[str, Any] | None = None, progress: Any = None) -> Explanation:
     """What tilegraph does, or did, with `model`: an .onnx file (optimized without writing anything) or a .tilegraph
-    folder (its report.json; the other arguments do not apply). inputs: an .npz file or arrays by input name, on which
-    the density of masks is measured as well.
+    folder (its report.json). inputs: an .npz file or arrays by input name, on which the density of masks is measured
+    as well. The others are those of `compiler.optimize`.
 
-    Raises InputError for what is neither, for inputs that do not fit the model, and for inputs given with a folder.
+    Raises InputError for what is neither, for inputs that do not fit the model, and for options given with a folder.
     """
     path = Path(model)
     if path.is_dir():
-        if inputs is not None:
-            raise InputError(f"{path}: masks are not measured in a folder: give the .onnx file that it was made from")
+        asked = {"target": target != "cpu", "dim": dims, "offload": offload != "auto", "disable": disable,
+                 "mcpu": mcpu is not None, "precision": precision != "float32", "weights": weights != "float32",
+                 "fast-winograd": fast_winograd, "trust-hidden": trust_hidden, "inputs": inputs is not None}
+        if option := next((name for name, given in asked.items() if given), ""):
+            raise InputError(f"{path}: --{option} changes nothing in a folder, whose report says what was decided when "
+                             "it was made; give the .onnx file that it was made from")
         return Explanation(_from_folder(path))
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -55,7 +59,8 @@ def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] |
         free = [v for v in graph.inputs if not v.is_initializer()]
         sample = given_arrays(inputs, free, [v.name or "" for v in graph.outputs])[0]
     result = optimize(path, target, dims=dims, offload=offload, disable=disable, mcpu=mcpu, precision=precision,
-                      weights=weights, fast_winograd=fast_winograd, dry_run=True, progress=progress, sample=sample)
+                      weights=weights, fast_winograd=fast_winograd, trust_hidden=trust_hidden, dry_run=True,
+                      progress=progress, sample=sample)
     return Explanation(report_of(result))
 
 

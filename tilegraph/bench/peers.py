@@ -53,6 +53,8 @@ def peer_for(source: str | Path) -> Peer:
     """The peer for a path: an optimized folder, or the model.onnx in one, runs on the plugin provider; any other .onnx
     file runs on ONNX Runtime's CPU provider with all optimizations, or on the plugin if it holds EPContext nodes of
     ours (an embedded model). Raises InputError for anything else."""
+    from tilegraph.verify.source import needs_plugin  # here: a worker of another interpreter has no onnx_ir
+
     path = Path(source)
     if path.is_dir():
         if not (path / MANIFEST_FILE).is_file() or not (path / MODEL_FILE).is_file():
@@ -63,17 +65,4 @@ def peer_for(source: str | Path) -> Peer:
         raise InputError(f"{path}: no such file or folder")
     if path.name == MODEL_FILE and (path.parent / MANIFEST_FILE).is_file():
         return Peer(f"{path.parent.name}/{path.name}", path, EP_NAME)
-    return Peer(path.name, path, EP_NAME if _has_our_nodes(path) else CPU)
-
-
-def _has_our_nodes(path: Path) -> bool:
-    """Whether the graph has EPContext nodes whose `source` is our provider."""
-    import onnx
-
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception as error:
-        raise InputError(f"{path}: not a readable ONNX model ({str(error).splitlines()[0]})") from error
-    return any(node.op_type == "EPContext" and
-               any(a.name == "source" and a.s == EP_NAME.encode() for a in node.attribute)
-               for node in model.graph.node)
+    return Peer(path.name, path, EP_NAME if needs_plugin(path) else CPU)

@@ -157,7 +157,7 @@ def bench(
     """Time models side by side; ratios are to the first."""
     from tilegraph.cli import commands
 
-    commands.bench(models, threads, runs, inputs, dim, json, quiet, verbose)
+    commands.bench(models, threads, runs, inputs, dim, json, quiet)
 
 
 @app.command()
@@ -171,6 +171,7 @@ def explain(
     precision: PrecisionOption = Precision.float32,
     weights: WeightsOption = Weights.float32,
     fast_winograd: FastWinograd = False,
+    trust_hidden: TrustHidden = False,
     inputs: Annotated[Path | None, typer.Option("--inputs", metavar="NPZ", help="Arrays by input name: how dense masks "
                                                 "are on them is shown as well.")] = None,
     json: Json = None,
@@ -183,7 +184,7 @@ def explain(
     from tilegraph.cli import commands
 
     commands.explain(model, target, dim, offload.value, disable, mcpu, precision.value, weights.value, fast_winograd,
-                     inputs, json, html, markdown, quiet, verbose)
+                     trust_hidden, inputs, json, html, markdown, quiet)
 
 
 @app.command()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilegraph.cli.output import console, dims_of, progress, write_json, write_text
+from tilegraph.cli.output import check_writable, console, dims_of, progress, write_json, write_text
 from tilegraph.errors import InputError, NotEnoughMemory, UsageError
 from tilegraph.spec.digest import artifact_sha256
 
@@ -37,6 +37,10 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
         for name in compiler.list_passes(target):
             print(name)
         return
+    check_writable(json)
+    for option, place in (("--dump", dump), ("--cache-dir", cache_dir)):
+        if place is not None and place.exists() and not place.is_dir():
+            raise UsageError(f"{option} {place}: is not a folder; name a folder, which may be new")
     folder = output or default_output(model, embed=embed)
     tuning = _tuning(tune, tune_budget)
     with progress(quiet=quiet) as step:
@@ -76,6 +80,7 @@ def verify(original: Path, optimized: Path, inputs: Path | None, samples: int, s
            atol: float | None, dim: list[str], threads: int | None, bisect: Path | None,
            expect_sha256: str | None, junit: Path | None, json: str | None, quiet: bool, verbose: bool) -> int:
     dims = dims_of(dim)
+    check_writable(json, junit)
     from tilegraph.cli.tables import show_finding, show_verification
     from tilegraph.verify import VerifyResult
     from tilegraph.verify import verify as run_verify
@@ -115,8 +120,9 @@ def _write_verification(result: VerifyResult, finding: Finding | None, json: str
 
 
 def bench(models: list[Path], threads: int, runs: int, inputs: Path | None, dim: list[str], json: str | None,
-          quiet: bool, verbose: bool) -> None:
+          quiet: bool) -> None:
     dims = dims_of(dim)
+    check_writable(json)
     from tilegraph.bench import bench as run_bench
     from tilegraph.bench import table
 
@@ -128,16 +134,17 @@ def bench(models: list[Path], threads: int, runs: int, inputs: Path | None, dim:
 
 
 def explain(model: Path, target: str, dim: list[str], offload: str, disable: list[str], mcpu: str | None,
-            precision: str, weights: str, fast_winograd: bool, inputs: Path | None, json: str | None,
-            html: Path | None, markdown: Path | None, quiet: bool, verbose: bool) -> None:
+            precision: str, weights: str, fast_winograd: bool, trust_hidden: bool, inputs: Path | None,
+            json: str | None, html: Path | None, markdown: Path | None, quiet: bool) -> None:
     dims = dims_of(dim)
+    check_writable(json, html, markdown)
     from tilegraph.cli.tables import show_decisions, show_summary
     from tilegraph.explain import explain as run_explain
 
     with progress(quiet=quiet) as step:
         found = run_explain(model, target, dims=dims or None, offload=offload, disable=disable, mcpu=mcpu,
                             precision=precision, weights=weights, fast_winograd=fast_winograd,
-                            inputs=inputs, progress=step)
+                            trust_hidden=trust_hidden, inputs=inputs, progress=step)
     write_json(json, found.to_json())
     if html is not None or markdown is not None:
         from tilegraph.report import render

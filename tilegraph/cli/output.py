@@ -23,6 +23,16 @@ def error(message: str) -> None:
     print("\n  ".join([f"error: {lines[0]}", *lines[1:]]), file=sys.stderr)
 
 
+def check_writable(*targets: str | Path | None) -> None:
+    """Before the work: a file cannot appear where `write_text` and `write_json` are to put it. InputError says why."""
+    for path in (Path(target) for target in targets if target is not None and target != "-"):
+        if path.is_dir():
+            raise InputError(f"{path}: cannot be written (it is a folder); name a file")
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            why = "may not be written to" if path.parent.is_dir() else "does not exist"
+            raise InputError(f"{path}: cannot be written (the folder {path.parent} {why}); choose another place")
+
+
 def write_text(path: Path, text: str) -> None:
     """Atomically: a reader sees the old file or the whole new one. InputError names the file when it cannot be."""
     try:

@@ -22,16 +22,21 @@ _NARROW = (ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M
 
 def read_npz(path: str | Path) -> dict[str, Array]:
     """The arrays of an .npz file; InputError if it is missing, broken or needs pickle."""
+    another = "save named arrays with numpy.savez"
     try:
         data = np.load(path, allow_pickle=False)
         if not isinstance(data, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: holds one bare array; save named arrays with numpy.savez")
+            raise InputError(f"{path}: holds one bare array; {another}")
         with data:
             return {name: data[name] for name in data.files}
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
     except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-        raise InputError(f"{path}: not a readable .npz file ({str(error).splitlines()[0][:120]})") from error
+        # Of what is no archive numpy says that it holds pickled objects, and advises to load them.
+        if not getattr(error, "errno", None) and not zipfile.is_zipfile(path):
+            raise InputError(f"{path}: not an .npz file; {another}") from error
+        raise InputError(f"{path}: not a readable .npz file ({str(error).splitlines()[0][:120]}); {another}") \
+            from error
 
 
 def given_arrays(source: str | Path | Mapping[str, Any], inputs: list[ir.Value], outputs: list[str],

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from tilegraph.errors import InputError
+from tilegraph.io.parse import read_proto
 from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE, PORTABLE_FILE, REPORT_FILE
 
 
@@ -40,11 +41,11 @@ def candidates(optimized: str | Path) -> list[Candidate]:
         if not model.is_file():
             what = f"has no {MODEL_FILE}" + ("" if (path / MANIFEST_FILE).exists() else f" and no {MANIFEST_FILE}")
             raise InputError(f"{path}: not a tilegraph folder ({what}); make one with `tilegraph optimize`")
-        found = [Candidate("optimized", model, _needs_plugin(model))]
+        found = [Candidate("optimized", model, needs_plugin(model))]
         return [*found, Candidate("portable", portable, False)] if portable.is_file() else found
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder")
-    return [Candidate("optimized", path, _needs_plugin(path))]
+    return [Candidate("optimized", path, needs_plugin(path))]
 
 
 def made_with(optimized: str | Path) -> dict[str, Any]:
@@ -70,15 +71,17 @@ def read_model(path: str | Path) -> ir.Model:
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
     except Exception as error:
+        read_proto(Path(path))  # says it better where the file itself is at fault: truncated, a Git LFS pointer, ...
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"{path}: not a readable ONNX model ({first})") from error
     if not model.graph.outputs:
-        # An empty file is a valid protobuf message.
+        read_proto(Path(path))  # an empty file is a valid protobuf message
         raise InputError(f"{path}: not an ONNX model: its graph has no outputs")
     return model
 
 
-def _needs_plugin(path: Path) -> bool:
+def needs_plugin(path: Path) -> bool:
+    """Whether the model at `path` has EPContext nodes of ours, in bodies of control flow too. Raises InputError."""
     for node in read_model(path).graph.all_nodes():
         source = node.attributes.get("source") if node.op_type == "EPContext" else None
         if source is not None and source.value in (EP_NAME, EP_NAME.encode()):

@@ -60,7 +60,7 @@ def test_errors_name_the_path_and_the_reason(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a folder without manifest\.json"):
         peer_for(tmp_path)
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff not protobuf")
-    with pytest.raises(InputError, match=r"bad\.onnx: not a readable ONNX model"):
+    with pytest.raises(InputError, match=r"bad\.onnx is not an ONNX model"):
         peer_for(tmp_path / "bad.onnx")
 
 

@@ -73,6 +73,29 @@ def test_every_option_reaches_the_compiler(recorder: Recorder, model: Path, tmp_
     assert recorder.saved == {"folder": tmp_path / "out", "force": True, "embed": True, "portable": True}
 
 
+def test_every_option_of_explain_reaches_the_compiler(recorder: Recorder, model: Path) -> None:
+    assert main(["explain", str(model), "--dim", "n=3", "--offload", "none", "--disable", "fold", "--mcpu", "x86-64-v4",
+                 "--precision", "bf16", "--weights", "int8", "--fast-winograd", "--trust-hidden", "-q"]) == 0
+    assert callable(recorder.asked.pop("progress"))
+    assert recorder.asked == {"model": model, "target": "cpu", "dims": {"n": 3}, "offload": "none",
+                              "disable": ["fold"], "mcpu": "x86-64-v4", "precision": "bf16", "weights": "int8",
+                              "fast_winograd": True, "trust_hidden": True, "dry_run": True, "sample": None}
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    (["--dump", "plain"], "--dump plain: is not a folder"), (["--cache-dir", "plain"], "--cache-dir plain: is not"),
+    (["--json", "no/x.json"], "no/x.json: cannot be written (the folder no does not exist)"),
+])
+def test_places_that_cannot_be_written_to_are_refused_first(options: list[str], told: str, recorder: Recorder,
+                                                            model: Path, monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(model.parent)
+    Path("plain").touch()
+    assert main(["optimize", str(model), *options]) == 2
+    assert told in capsys.readouterr().err
+    assert recorder.asked == {}
+
+
 def test_the_summary_and_where_the_folder_is(recorder: Recorder, model: Path,
                                              capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", str(model)]) == 0

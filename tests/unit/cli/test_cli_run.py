@@ -29,6 +29,9 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     (["verify", "nowhere.onnx", "x"], "nowhere.onnx: no such file"), (["verify", ".", "x"], ".: is a folder"),
     (["verify", "a", "b", "--samples", "0"], "--samples"), (["bench"], "Missing argument"),
     (["explain", "nowhere"], "nowhere: no such file or folder"), (["bench", "x", "--threads", "zero"], "--threads"),
+    (["bench", "x", "--json", "no/x"], "no/x: cannot be written (the folder no does not exist)"),
+    (["verify", "a", "b", "--junit", "."], ".: cannot be written (it is a folder)"),
+    (["explain", ".", "--html", "no/x"], "no/x: cannot be written"),
 ])
 def test_usage_and_input_errors_exit_with_2_and_one_or_two_lines(arguments: list[str], told: str, tmp_path: Path,
                                                                  monkeypatch: pytest.MonkeyPatch,

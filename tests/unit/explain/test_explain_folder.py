@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,11 @@ def test_a_folder_s_report(tmp_path: Path) -> None:
     found = explain(tmp_path)
     assert found.to_json() == {"model": "m", "regions": 3, "decisions": []}
     assert tilegraph.explain(tmp_path).decisions == []
+    options: list[tuple[str, Any]] = [("dims", {"n": 1}), ("offload", "none"), ("disable", ["fuse"]),
+                                      ("trust_hidden", True), ("inputs", {})]
+    for name, given in options:
+        with pytest.raises(InputError, match="changes nothing in a folder"):
+            explain(tmp_path, **{name: given})
 
 
 @pytest.mark.parametrize(("content", "told"), [

@@ -82,8 +82,8 @@ def test_sequences_by_element() -> None:
 
 
 @pytest.mark.parametrize(("content", "told"), [
-    (None, "no such file"), (b"nothing", "not a readable .npz file"), (b"PK\x03\x04broken", "not a readable .npz file"),
-    (b"", "not a readable .npz file"),
+    (None, "no such file"), (b"nothing", "not an .npz file; save named arrays"), (b"", "not an .npz file"),
+    (b"PK\x03\x04broken", "not an .npz file"),
 ])
 def test_files_that_are_not_npz(tmp_path: Path, content: bytes | None, told: str) -> None:
     path = tmp_path / "a.npz"
