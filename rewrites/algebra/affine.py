@@ -16,6 +16,8 @@ from tilegraph.rewrites.algebra.constants import FLOATS, Array, floats
 from tilegraph.rewrites.normalise.edit import constant_of, is_op, is_used
 from tilegraph.rewrites.normalise.infer.info import shape_of
 
+PRODUCTS = ("Gemm", "MatMul")  # their kernels take in the scales and shifts that are not folded
+
 _LIMIT = 1 << 16  # elements of a constant operand that is looked at
 _SCALARS = ("Add", "Sub", "Mul", "Div")
 

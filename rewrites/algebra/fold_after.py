@@ -24,11 +24,11 @@ import onnx_ir as ir
 
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
-from tilegraph.rewrites.algebra.affine import Affine, chain_below, is_phase, per_channel
+from tilegraph.rewrites.algebra.affine import PRODUCTS, Affine, chain_below, is_phase, per_channel
 from tilegraph.rewrites.algebra.constants import FLOATS, Array, Constants, fits, floats
 from tilegraph.rewrites.normalise.edit import constant_of, is_op, remove, replace
 
-_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_OPS = ("Conv", "ConvTranspose", *PRODUCTS)
 
 
 class Refuse(Exception):
@@ -48,13 +48,14 @@ class FoldAfter(Pass):
                 chain, total = chain_below(node.outputs[0], graph)
                 if chain and is_phase(chain[-1].outputs[0]):
                     context.diagnostics.refused(self.name, node.name or "", "its result is the phase of a sine",
-                                                op=node.op_type)
+                                                op=node.op_type, general=node.op_type in PRODUCTS)
                     continue
                 while chain:  # as much of the chain as can be folded
                     try:
                         _FOLDS[node.op_type](node, chain, total, constants)
                     except Refuse as reason:
-                        context.diagnostics.refused(self.name, node.name or "", str(reason), op=node.op_type)
+                        context.diagnostics.refused(self.name, node.name or "", str(reason), op=node.op_type,
+                                                    general=node.op_type in PRODUCTS)
                         last = chain.pop()
                         total = chain_below(node.outputs[0], graph, until=last)[1]
                         continue

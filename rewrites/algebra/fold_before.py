@@ -26,11 +26,11 @@ import onnx_ir as ir
 
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
-from tilegraph.rewrites.algebra.affine import Affine, chain_above, per_channel
+from tilegraph.rewrites.algebra.affine import PRODUCTS, Affine, chain_above, per_channel
 from tilegraph.rewrites.algebra.constants import FLOATS, Array, Constants, fits, floats
 from tilegraph.rewrites.normalise.edit import is_op, remove
 
-_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_OPS = ("Conv", "ConvTranspose", *PRODUCTS)
 
 
 class FoldBefore(Pass):
@@ -51,7 +51,8 @@ class FoldBefore(Pass):
                                                  op=node.op_type, nodes=[n.name for n in chain])
                         modified = True
                         break
-                    context.diagnostics.refused(self.name, node.name or "", reason, op=node.op_type)
+                    context.diagnostics.refused(self.name, node.name or "", reason, op=node.op_type,
+                                                general=node.op_type in PRODUCTS)
                     chain.pop(0)
         return PassResult(modified)
 

@@ -105,13 +105,15 @@ class RegionFusion(CompositePass):
             seeds.extend(sorted(again, key=view.order.__getitem__))
         members = {node for region in found for node in region.nodes if node not in region.clones}
         for node in view.nodes:
-            if node in members or node.domain == DOMAIN:  # a kernel, of this pass or of one before
+            # A kernel, of this pass or of one before; and what computes nothing.
+            if node in members or node.domain == DOMAIN or _shown(node) == "Constant":
                 continue
             if copies.replace(node, view):
                 self._copied(node, context)
             else:
-                reason = refusals.get(node) or _unreached(node)
-                context.diagnostics.refused(STAGE, node.name or "", reason, op=_shown(node))
+                reason = refusals.get(node)
+                context.diagnostics.refused(STAGE, node.name or "", reason or _unreached(node), op=_shown(node),
+                                            general=reason is None)
         return found
 
     @staticmethod

@@ -28,7 +28,7 @@ from tilegraph.rewrites.conv import BlockedWriter, Unit, find_units, write_unit
 from tilegraph.rewrites.conv.units import is_window
 from tilegraph.rewrites.conv.write import Array
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
-from tilegraph.rewrites.fusion.composite import make_composite
+from tilegraph.rewrites.fusion.composite import DOMAIN, make_composite
 from tilegraph.rewrites.fusion.legal import size_bytes
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.layout.assign import Assignment, assign, price
@@ -60,8 +60,10 @@ class LayoutPlanning(CompositePass):
         units, refusals = find_units(view, opsets, self.lanes)
         windows = any(unit.is_window for unit in units)
         for node, reason in refusals.items():
-            if windows or is_window(node):  # in a model without windows every node would have a reason
-                context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
+            # In a model without windows every node would have a reason, and kernels of passes before need none.
+            if (windows or is_window(node)) and node.domain != DOMAIN:
+                context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type,
+                                            general=not is_window(node))
         if not windows:
             return False
         units = _with_windows([_faster(unit) for unit in units] if self.fast else units)
@@ -79,7 +81,8 @@ class LayoutPlanning(CompositePass):
                 choice = problem.choices[unit]
                 context.diagnostics.refused(
                     STAGE, unit.first.name or "", f"stays in plain layout: {choice.plain_us or 0:.1f} µs there, "
-                    f"{choice.blocked_us or 0:.1f} in blocks and conversions beside that", op=unit.first.op_type)
+                    f"{choice.blocked_us or 0:.1f} in blocks and conversions beside that", op=unit.first.op_type,
+                    general=not unit.is_window)
         for conversion in found.conversions:
             value = problem.by_name[conversion.value]
             readers = Counter(user.op_type for user, _ in value.uses())
