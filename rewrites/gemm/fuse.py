@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from tilegraph.graph import GraphView, all_graphs
 from tilegraph.ops.gemm import lower_gemm, plan_gemm
+from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
 from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
@@ -127,4 +128,6 @@ def _looks_up(node: ir.Node) -> bool:
 
 
 def _refuse(context: PassContext, node: ir.Node, reason: str) -> None:
-    context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type)
+    """Of products of two computed operands, attention may have more to say."""
+    computed = all(v is None or constant_of(v) is None for v in node.inputs[:2])
+    context.diagnostics.refused(STAGE, node.name or "", reason, op=node.op_type, general=computed)
