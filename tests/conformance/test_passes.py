@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from tests.conformance import passes
 from tests.conformance.sweep_cases import Case, cases
+from tilegraph.io import load
 from tilegraph.passes import Pass, PassContext, PassResult
 
 
@@ -74,11 +76,40 @@ def test_an_order_that_gives_other_answers_is_noticed(tmp_path: Path, monkeypatc
     wanted = passes.answers(str(path), feeds)
     assert wanted is not None
     monkeypatch.setattr(passes, "pipeline", lambda offload="all": [Growing(), Shrinking()])
-    case = Case("corpus", "m")
-    orders = [[str(p) for p in passes.in_random_order(case, path, k, [(feeds, wanted)])] for k in range(8)]
+    case, model = Case("corpus", "m"), load(path)
+    orders = [[str(p) for p in passes.in_random_order(case, model, k, [(feeds, wanted)])] for k in range(8)]
     assert [] in orders  # growing first
     assert all("shrinking growing: output 0" in p for found in orders for p in found)
     assert any(orders)
+
+
+class Noting(Pass):
+    """Changes nothing that a model file holds."""
+
+    name = "noting"
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        model.graph.meta["noted"] = True
+        return PassResult(False)
+
+
+class Relying(Growing):
+    """Wrong where `Noting` did not run."""
+
+    name = "relying"
+
+    def run(self, model: ir.Model, context: PassContext) -> PassResult:
+        return PassResult(False) if "noted" in model.graph.meta else super().run(model, context)
+
+
+def test_a_pass_that_only_leaves_a_note_is_left_out_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]> g (float[4] x) => (float[4] y) '
+                                      "{ y = Exp(x) }"), path)
+    monkeypatch.setattr(passes, "open_case", lambda case: (path, [{"x": np.arange(4, dtype=np.float32)}]))
+    monkeypatch.setattr(passes, "pipeline", lambda offload="all": [Noting(), Relying()])
+    found = [str(p) for p in passes.check(Case("corpus", "m"), orders=0)]
+    assert sorted(p.partition(": output")[0] for p in found) == ["m: relying alone", "m: without noting"]
 
 
 def test_what_an_attention_needs_counts_as_changed_where_none_is_taken(tmp_path: Path) -> None:
@@ -91,3 +122,12 @@ def test_what_an_attention_needs_counts_as_changed_where_none_is_taken(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passes, "open_case", lambda case: (path, []))
         assert [str(p) for p in passes.check(Case("corpus", "m"))] == []
+
+
+def test_shares_make_up_the_whole() -> None:
+    names = list(range(7))
+    shares = [passes.part_of(f"{k}/3") for k in (1, 2, 3)]
+    assert [n for part, parts in shares for n in names[7 * part // parts:7 * (part + 1) // parts]] == names
+    for text in ("0/3", "4/3", "1", "1/0", "a/b"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no share"):
+            passes.part_of(text)
