@@ -17,7 +17,6 @@ import argparse
 import hashlib
 import logging
 import random
-import re
 import sys
 import time
 from collections import Counter
@@ -29,7 +28,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from tests.conformance.sweep import sweep
+from tests.conformance.sweep import PART_HELP, part_of, share, sweep
 from tests.conformance.sweep_cases import Case, Feeds, cases, open_case
 from tilegraph import targets
 from tilegraph.io import load
@@ -206,25 +205,15 @@ def work(case: Case, orders: str, connection: Any) -> None:
     connection.close()
 
 
-def part_of(text: str) -> tuple[int, int]:
-    """"2/4" as (1, 4): which share, counted from 0, and of how many."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 1/4 to 4/4 for four of them")
-    return int(found[1]) - 1, int(found[2])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--part", type=part_of, default=(0, 1), help="a share of the models: 1/4 to 4/4")
+    parser.add_argument("--part", type=part_of, default=(0, 1), help=PART_HELP)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--match", default="")
     parser.add_argument("--orders", type=int, default=2, help="random orders of the passes for each model")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     given = parser.parse_args()
-    part, parts = given.part
-    chosen = [c for c in cases(("corpus",)) if given.match in c.name][::given.every]
-    chosen = chosen[len(chosen) * part // parts:len(chosen) * (part + 1) // parts]
+    chosen = share([c for c in cases(("corpus",)) if given.match in c.name][::given.every], given.part)
     if not chosen:
         print("no model of the corpus matches, or there is no corpus", file=sys.stderr)
         return 2

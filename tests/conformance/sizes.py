@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tests.conformance.sweep import sweep, table
+from tests.conformance.sweep import PART_HELP, part_of, share, sweep, table
 from tests.conformance.sweep_cases import GROUPS, Case, Feeds, cases, open_case
 from tilegraph.spec.dims import Dim
 
@@ -179,15 +179,20 @@ def main() -> int:
     parser.add_argument("--offload", choices=("all", "auto"), default="all")
     parser.add_argument("--filter", default="", help="regular expression, searched in group/name")
     parser.add_argument("--every", type=int, default=1, help="only every N-th case")
+    parser.add_argument("--part", type=part_of, default=(0, 1), help=PART_HELP)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     given = parser.parse_args()
     chosen = [c for c in cases(tuple(given.group or ("corpus", "zoo"))) if re.search(given.filter, c.label)]
 
-    def report(result: Any) -> None:
-        if not result.good or "at " in result.detail:
-            print(f"{result.status} {result.group}/{result.name}: {result.detail}", flush=True)
+    done = 0
 
-    patient = [(replace(c, limit=600.0), given.offload) for c in chosen[::given.every]]
+    def report(result: Any) -> None:
+        nonlocal done
+        done += 1
+        if not result.good or "at " in result.detail or done % 10 == 0:
+            print(f"[{done}/{len(patient)}] {result.status} {result.group}/{result.name}: {result.detail}", flush=True)
+
+    patient = [(replace(c, limit=600.0), given.offload) for c in share(chosen[::given.every], given.part)]
     results = sweep(patient, given.jobs, report, body=work)
     print(table(results))
     if not results:

@@ -1,6 +1,7 @@
 """Runs every model there is through optimize, the plugin and a comparison with ONNX Runtime, each in its own process.
 
-    python -m tests.conformance.sweep [--offload all|auto|both] [--group corpus ...] [--filter TEXT] [--jobs N]
+    python -m tests.conformance.sweep [--offload all|auto|both] [--group corpus ...] [--filter TEXT] [--part 1/4]
+                                        [--jobs N]
 
 Prints a table of what went wrong and of what was slow, and writes all results as JSON, with ONNX's node tests also a
 table of operators (tests.conformance.covered.py). Exits with 1 if anything failed.
@@ -24,6 +25,7 @@ from tests.conformance import covered
 from tests.conformance.sweep_cases import GROUPS, ROOT, Case, cases
 
 SLOW_S = 5.0
+PART_HELP = "a share of the cases, so that a long run can be continued: 1/4 to 4/4"
 Job = tuple[Case, str]
 
 
@@ -96,18 +98,33 @@ def table(results: Sequence[Any]) -> str:
     return "\n".join(lines)
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """"2/4" as (1, 4): which share, counted from 0, and of how many."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 1/4 to 4/4 for four of them")
+    return int(found[1]) - 1, int(found[2])
+
+
+def share(chosen: Sequence[Case], part: tuple[int, int]) -> list[Case]:
+    """The cases of that share, in order: all shares together are `chosen`."""
+    number, parts = part
+    return list(chosen[len(chosen) * number // parts:len(chosen) * (number + 1) // parts])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--offload", choices=("all", "auto", "both"), default="both")
     parser.add_argument("--group", choices=GROUPS, action="append", help="may be repeated; default: all")
     parser.add_argument("--filter", default="", help="regular expression, searched in group/name")
     parser.add_argument("--every", type=int, default=1, help="only every N-th case")
+    parser.add_argument("--part", type=part_of, default=(0, 1), help=PART_HELP)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--json", default=str(ROOT / "build" / "conformance" / "sweep.json"))
     options = parser.parse_args(arguments)
     chosen = [c for c in cases(tuple(options.group or GROUPS)) if re.search(options.filter, c.label)][::options.every]
     jobs: list[Job] = []
-    for case in chosen:
+    for case in share(chosen, options.part):
         wanted = ("all", "auto") if options.offload == "both" and case.group != "node" else (
             "all" if options.offload == "both" else options.offload,)
         jobs += [(case, offload) for offload in wanted]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -122,12 +121,3 @@ def test_what_an_attention_needs_counts_as_changed_where_none_is_taken(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passes, "open_case", lambda case: (path, []))
         assert [str(p) for p in passes.check(Case("corpus", "m"))] == []
-
-
-def test_shares_make_up_the_whole() -> None:
-    names = list(range(7))
-    shares = [passes.part_of(f"{k}/3") for k in (1, 2, 3)]
-    assert [n for part, parts in shares for n in names[7 * part // parts:7 * (part + 1) // parts]] == names
-    for text in ("0/3", "4/3", "1", "1/0", "a/b"):
-        with pytest.raises(argparse.ArgumentTypeError, match="is no share"):
-            passes.part_of(text)

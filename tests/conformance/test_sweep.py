@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import time
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 
 from tests.conformance import covered
-from tests.conformance.sweep import sweep, table
+from tests.conformance.sweep import part_of, share, sweep, table
 from tests.conformance.sweep_cases import Case, cases, open_case
 from tests.conformance.sweep_worker import Result
 from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, VIEWS
@@ -98,3 +100,11 @@ def test_failures_are_found() -> None:
     assert "-11" in results[0].detail
     assert not any(r.good for r in (*results, missing))
     assert "failed: 2" in table(results)
+
+
+def test_shares_make_up_the_whole() -> None:
+    chosen = [Case("corpus", str(k)) for k in range(7)]
+    assert [c for k in (1, 2, 3) for c in share(chosen, part_of(f"{k}/3"))] == chosen
+    for text in ("0/3", "4/3", "1", "1/0", "a/b"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no share"):
+            part_of(text)
