@@ -6,7 +6,7 @@ The public API; everything is imported on first use.
     verify(original, optimized, ...) -> VerifyResult          .same, .outputs
     bench(models, ...) -> BenchResult
     explain(model_or_folder, ...) -> Explanation
-    register(), ep_library_path(), EP_NAME                    serving through ONNX Runtime
+    register(), ep_library_path(), EP_NAME                    serving through ONNX Runtime; also runtime.session(folder)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CALLABLE_MODULES:
+    if name in _CALLABLE_MODULES or name == "runtime":  # `tilegraph.runtime.session` needs no import of its own
         return importlib.import_module(f"tilegraph.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)

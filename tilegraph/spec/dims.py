@@ -10,11 +10,12 @@ Symbols stand for non-negative integers that are known when the model runs.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
+
+from tilegraph.spec.dim_text import Tree, read
 
 JsonExpr = Any  # int | str | [op, JsonExpr, ...]; see docs/manifest.md
 
@@ -29,8 +30,9 @@ class Opaque:
     def __str__(self) -> str:
         if self.op in ("min", "max"):
             return f"{self.op}({', '.join(map(str, self.args))})"
-        left, right = (f"({a})" if len(a.terms) > 1 else str(a) for a in self.args)
-        return f"({left}{self.op}{right})"
+        left, right = self.args
+        shown = f"({left})" if len(left.terms) > 1 else str(left)
+        return f"({shown}{self.op}({right}))" if _compound(right) else f"({shown}{self.op}{right})"
 
 
 Atom = str | Opaque
@@ -257,21 +259,16 @@ class Dim:
 
     @staticmethod
     def from_json(expr: JsonExpr) -> Dim:
-        if isinstance(expr, int):
-            return Dim.of(expr)
-        if isinstance(expr, str):
-            return Dim.symbol(expr)
-        op, *args = expr
-        dims = [Dim.from_json(a) for a in args]
-        if op == "+":
-            return reduce(lambda a, b: a + b, dims)
-        if op == "*":
-            return Dim.product(dims)
-        return _make(op, dims)
+        return _whole(expr)
 
 
 DimLike = Dim | int | str
 Shape = tuple[Dim, ...]
+
+
+def _compound(dim: Dim) -> bool:
+    """Whether this is a sum or a product, and not one number or atom."""
+    return len(dim.terms) > 1 or any(mono and (coef != 1 or len(mono) > 1) for mono, coef in dim.terms)
 
 
 def _apply(atom: Opaque, binding: Mapping[str, int]) -> int:
@@ -320,95 +317,61 @@ def _make(op: str, args: list[Dim]) -> Dim:
     return Dim({(Opaque(op, (left, right)),): 1})
 
 
-_TOKEN = re.compile(r"\s*(//|\*\*|[-+*/%(),]|\d+|[^\s\-+*/%(),]+)")
-
-
+@lru_cache(maxsize=1 << 14)  # shapes say the same few texts again and again
 def parse(text: str) -> Dim:
-    """Reads an expression; what is not one (odd exporter names such as "a b" or "?") is one symbol of that name."""
+    """Reads an expression (see `dim_text.read`); what is none, or no whole number, is one symbol of that name."""
     if text.isidentifier():
         return Dim.symbol(text)
-    tokens = _TOKEN.findall(text)
-    if "".join(tokens) != re.sub(r"\s+", "", text):
-        return Dim.symbol(text)
+    tree = read(text)
     try:
-        dim, rest = _sum(tokens, 0)
-    except (IndexError, ValueError):
+        return Dim.symbol(text) if tree is None else _whole(tree)
+    except ValueError:
         return Dim.symbol(text)
-    return dim if rest == len(tokens) else Dim.symbol(text)
 
 
-def _sum(t: list[str], i: int) -> tuple[Dim, int]:
-    dim, i = _product(t, i)
-    while i < len(t) and t[i] in "+-":
-        right, j = _product(t, i + 1)
-        dim, i = (dim + right if t[i] == "+" else dim - right), j
-    return dim, i
+def _whole(tree: Tree) -> Dim:
+    numerator, denominator = _ratio(tree)
+    exact = numerator.exact_div(denominator)
+    if exact is None:
+        raise ValueError(f"{numerator} / {denominator} is no whole number")
+    return exact
 
 
-def _product(t: list[str], i: int) -> tuple[Dim, int]:
-    dim, i = _atom(t, i)
-    while i < len(t) and t[i] in ("*", "//", "%", "**", "/"):
-        op = t[i]
-        right, i = _atom(t, i + 1)
-        if op == "**":
-            dim = Dim.product([dim] * right.value)
-        elif op == "/":
-            exact = dim.exact_div(right)
-            if exact is None:
-                raise ValueError("not an integer division")
-            dim = exact
+def _ratio(tree: Tree) -> tuple[Dim, Dim]:
+    """Numerator and denominator of an expression in the form of the manifest or of `dim_text.read`."""
+    if isinstance(tree, int):
+        return Dim({(): int(tree)}), _ONE
+    if isinstance(tree, str):
+        return Dim.symbol(tree), _ONE
+    op, first, *rest = tree
+    if op in ("min", "max"):
+        return _make(op, [_whole(operand) for operand in (first, *rest)]), _ONE
+    if op == "**":
+        if not isinstance(rest[0], int) or rest[0] > _MAX_POWER:
+            raise ValueError(f"{rest[0]} is no power of an extent")
+        rest, op = [first] * rest[0], "*"
+        first = 1
+    a, b = _ratio(first)
+    if op in ("floor", "ceiling"):
+        return a // b if op == "floor" else a.ceildiv(b) if (b.least or 0) > 0 else -(-a // b), _ONE
+    for operand in rest:
+        c, d = _ratio(operand)
+        if op in ("+", "-"):
+            both = math.lcm(b.value, d.value) if b.is_static and d.is_static else None
+            x, y = (d, b) if both is None else (Dim.of(both // b.value), Dim.of(both // d.value))
+            a, b = a * x + (c if op == "+" else -c) * y, b * x
+        elif op == "*":
+            a, b = a * c, b * d
+        elif op == "/" and c != 0:
+            a, b = a * d, b * c
+        elif op == "//":
+            a, b = (a * d) // (b * c), _ONE
+        elif op == "%" and b == d == 1:
+            a = a % c
         else:
-            dim = dim * right if op == "*" else dim // right if op == "//" else dim % right
-    return dim, i
+            raise ValueError(f"{op} of {a} and {c}")
+    return a, b
 
 
-def _atom(t: list[str], i: int) -> tuple[Dim, int]:
-    token = t[i]
-    if token == "-":
-        dim, i = _atom(t, i + 1)
-        return -dim, i
-    if token == "(":
-        dim, i = _sum(t, i + 1)
-        if t[i] != ")":
-            raise ValueError("unbalanced")
-        return dim, i + 1
-    if token.isdigit():
-        return Dim.of(int(token)), i + 1
-    if token in "+*/%),":
-        raise ValueError(f"unexpected {token}")
-    if i + 1 < len(t) and t[i + 1] == "(":
-        name = token.lower()
-        args: list[Dim] = []
-        i += 2
-        while True:
-            if name == "floor" and not args:
-                dim, i = _floor(t, i)
-            else:
-                dim, i = _sum(t, i)
-            args.append(dim)
-            if t[i] == ")":
-                break
-            if t[i] != ",":
-                raise ValueError("unbalanced")
-            i += 1
-        if name == "floor" and len(args) == 1:
-            return args[0], i + 1
-        if name in ("min", "max"):
-            return _make(name, args), i + 1
-        raise ValueError(f"unknown function {token}")
-    return Dim.symbol(token), i + 1
-
-
-def _floor(t: list[str], i: int) -> tuple[Dim, int]:
-    """The inside of floor(a/b): sympy's way to write a floor division."""
-    start, depth = i, 0
-    while t[i] != ")" or depth:
-        depth += (t[i] == "(") - (t[i] == ")")
-        if t[i] == "/" and depth == 0:
-            left, end = _sum(t[:i], start)
-            right, j = _sum(t, i + 1)
-            if end != i:
-                raise ValueError("unbalanced")
-            return left // right, j
-        i += 1
-    return _sum(t, start)
+_ONE = Dim({(): 1})
+_MAX_POWER = 16  # of a symbol; more is no extent

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tilegraph
 import tilegraph.runtime as runtime
 from tilegraph.errors import EnvironmentProblem
 from tilegraph.spec.artifact import EP_NAME
@@ -16,6 +17,11 @@ from tilegraph.spec.artifact import EP_NAME
 def test_the_name_is_the_contracts() -> None:
     assert runtime.EP_NAME == EP_NAME
     assert EP_NAME.endswith("ExecutionProvider")
+
+
+def test_it_is_there_without_an_import_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(tilegraph, "runtime")
+    assert tilegraph.runtime.session is runtime.session
 
 
 def test_the_variable_names_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,9 +115,11 @@ def test_exact_division_refuses_what_it_cannot_prove() -> None:
     assert (n + 1).exact_div(n + 1) == 1
 
 
-@given(dims)
-def test_text_round_trip(a: Dim) -> None:
-    assert parse(str(a)) == a
+@given(dims, dims, st.sampled_from(["//", "%"]))
+def test_text_round_trip(a: Dim, b: Dim, op: str) -> None:
+    quotient = a // b if op == "//" else a % b
+    for dim in (a, quotient, quotient * a - b):
+        assert parse(str(dim)) == dim
 
 
 @given(dims)
@@ -155,13 +157,23 @@ def test_a_missing_symbol_is_named() -> None:
     ("floor((seq + 1)/2) - 3", (Dim.symbol("seq") + 1) // 2 - 3),
     ("-(seq - 4)", Dim.of(4) - Dim.symbol("seq")),
     ("seq**2", Dim.symbol("seq") * Dim.symbol("seq")),
+    ("2*seq**2", Dim.symbol("seq") * Dim.symbol("seq") * 2),
+    ("-seq**2", -Dim.symbol("seq") * Dim.symbol("seq")),
+    ("floor(seq/2 + 1/2)", (Dim.symbol("seq") + 1) // 2),
+    ("floor(seq**2/3 - past/2)", (Dim.symbol("seq") * Dim.symbol("seq") * 2 - Dim.symbol("past") * 3) // 6),
+    ("floor(seq/past)", Dim.symbol("seq") // Dim.symbol("past")),
+    ("ceiling(seq/4)", Dim.symbol("seq").ceildiv(4)),
+    ("Mod(seq, 2)", Dim.symbol("seq") % 2),
+    ("seq/2 + seq/2", Dim.symbol("seq")),
+    ("seq//past//2", (Dim.symbol("seq") // Dim.symbol("past")) // 2),
     ("7", Dim.of(7)),
 ])
 def test_expressions_of_exporters(text: str, expected: Dim) -> None:
     assert Dim.of(text) == expected
 
 
-@pytest.mark.parametrize("text", ["a b", "?", "seq/2", "Max(1", "f(x)", "1 +", "(", "a.b_dim_1", "unk__12"])
+@pytest.mark.parametrize("text", ["a b", "?", "seq/2", "Max(1", "f(x)", "1 +", "(", "a.b_dim_1", "unk__12", "seq/0",
+                                  "seq**-1", "2**seq", "seq**999", "2seq", "min()", "floor(a, b)", "(" * 5000 + "a"])
 def test_what_is_no_expression_is_one_symbol(text: str) -> None:
     assert Dim.of(text).symbols == {text}
 
