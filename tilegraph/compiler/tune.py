@@ -93,9 +93,10 @@ def tune(graphs: Sequence[ir.Graph], functions: ir.Model, measure: Measure, comp
         best = _best([DEFAULT, *others], times)
         if best != DEFAULT:
             schedules[name] = best
-        data = {"calls": count, "schedule": best.to_json(), "kernel_s": times[str(best)], "default_s": times[""],
-                "candidates_s": {text: seconds for text, seconds in times.items() if text},
-                "runtime_s": None if apart else runtime, "kept": kept is not None}
+        data: dict[str, Any] = {
+            "calls": count, "schedule": best.to_json(), "kernel_s": times[str(best)], "default_s": times[""],
+            "candidates_s": {text: seconds for text, seconds in times.items() if text},
+            "runtime_s": None if apart else runtime, "kept": kept is not None}
         measured.append({"composite": name, **data})
         said = _said(best, times, None if apart else runtime) + (", kept from before" if kept else "")
         if not apart and times[str(best)] > LOSES * runtime:
