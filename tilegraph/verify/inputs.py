@@ -53,10 +53,11 @@ def accepted_inputs(model_path: str | Path, run: Callable[[dict[str, Array]], ob
         from first
 
 
-def nudged(feeds: Mapping[str, Any], kinds: tuple[type, ...] = (np.float16, np.float32, np.float64)) -> dict[str, Any]:
+def nudged(feeds: Mapping[str, Any], kinds: tuple[type, ...] = (np.float16, np.float32, np.float64),
+           seed: int = 0) -> dict[str, Any]:
     """The same inputs with every float of `kinds` moved to its neighbour, up or down by chance: what a last bit can
     do."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     moved: dict[str, Any] = {}
     for name, value in feeds.items():
         if isinstance(value, np.ndarray) and value.dtype in kinds:

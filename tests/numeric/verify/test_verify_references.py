@@ -11,6 +11,7 @@ from verify_pairs import Pairs
 
 from tilegraph.errors import InputError
 from tilegraph.verify import verify
+from tilegraph.verify.draws import COUNT, Draws
 from tilegraph.verify.ladder import ORT_DOUBLE, ORT_SAME, REFERENCE_DOUBLE, Ladder
 
 F, H = np.float32, np.float16
@@ -31,6 +32,22 @@ def test_rungs_of_the_ladder(make: Pairs, body: str, reference: str) -> None:
     if reference == ORT_SAME:
         assert any("no float64 reference" in n for n in result.notes)
         assert result.outputs[0].rtol == 1e-4
+
+
+def test_draws_are_of_other_inputs_with_references_of_their_own(make: Pairs) -> None:
+    path = make('<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[n] y) { y = Tanh(x) }')
+    x = RNG.standard_normal(32).astype(F)
+    pairs = Draws(path, [{"x": x}], threads=1, limit=20.0).pairs()
+    assert len(pairs) == COUNT
+    for (plain,), (double,) in pairs:
+        assert plain.dtype == F
+        assert double.dtype == np.float64
+        moved = np.arctanh(double) - x
+        assert (np.abs(moved) > 0).all()
+        assert (np.abs(moved) < 4 * np.spacing(np.abs(x))).all()
+        assert np.abs(plain - double).max() < 2 * np.finfo(F).eps
+    assert len({double.tobytes() for _, (double,) in pairs}) == COUNT
+    assert Draws(path, [{"x": np.array(["a"])}], threads=1, limit=20.0).pairs() == []
 
 
 def test_given_outputs_serve_where_double_does_not(make: Pairs, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own error, of which the bound of a float output is made, has two draws."""
+"""ONNX Runtime's own error, of which the bound of a float output is made: two draws, and more where that decides."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from tilegraph.verify.judge import Judge, Sample
+from tilegraph.verify.ladder import EXPECTED, ORT_DOUBLE
 
 EXACT = np.array([1.0, -2.0, 3.0])
 MODEL = ir.from_proto(onnx.parser.parse_model(
@@ -56,3 +57,41 @@ def test_where_steps_are_rounded_the_bound_is_twice_what_a_last_bit_of_the_input
 
     assert verdict(0.0199) is quantised
     assert not verdict(0.0206)
+
+
+@pytest.mark.parametrize(("rung", "drawn", "error", "verdict", "asked"), [
+    (ORT_DOUBLE, 1.6e-4, 1.9e-4, True, False),  # in the bound that one draw gives
+    (ORT_DOUBLE, 1.6e-4, 3.1e-4, True, True),
+    (ORT_DOUBLE, 1.6e-4, 3.3e-4, False, True),
+    (ORT_DOUBLE, 0.5e-4, 2.1e-4, False, True),  # smaller errors take nothing away, and give nothing
+    (ORT_DOUBLE, 9e-4, 8.5e-4, False, False),  # far out: no error of ONNX Runtime's excuses it
+    (EXPECTED, 1.6e-4, 3.1e-4, False, False),  # outputs that were given belong to one set of inputs
+])
+def test_an_answer_just_out_of_its_bound_is_held_to_more_draws(rung: str, drawn: float, error: float, verdict: bool,
+                                                               asked: bool) -> None:
+    def off(by: float) -> np.ndarray:
+        return (EXACT + np.array([by, 0.0, 0.0])).astype(np.float32)
+
+    class Stub:
+        asked = False
+
+        def pairs(self) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
+            self.asked = True
+            moved = EXACT * 1.5
+            return [([moved.astype(np.float32)], [moved]),
+                    ([(moved + np.array([0.0, drawn, 0.0])).astype(np.float32)], [moved])]
+
+    expected = {"y": EXACT} if rung == EXPECTED else {}
+    sample = Sample({}, "x=3", [off(1e-4)], double=None if expected else (rung, [EXACT]))
+    judge = Judge(MODEL, Path("g.onnx"), [sample], None, None, 1, False, expected, 0.0)
+    stub = judge._draws = Stub()  # type: ignore[assignment]
+    (result,) = judge.compare("optimized", ["y"], [{"y": off(error)}])
+    assert (result.same, stub.asked) == (verdict, asked)
+    assert any("drawn 2 more times" in note for note in result.notes) is asked
+
+
+def test_a_bound_of_the_users_is_not_drawn_again() -> None:
+    sample = Sample({}, "x=3", [EXACT.astype(np.float32)], double=(ORT_DOUBLE, [EXACT]))
+    judge = Judge(MODEL, Path("missing.onnx"), [sample], None, 1e-4, 1, False, {}, 0.0)
+    (result,) = judge.compare("optimized", ["y"], [{"y": (EXACT + 2e-4).astype(np.float32)}])
+    assert not result.same
