@@ -128,13 +128,18 @@ def _corpus() -> list[Case]:
 def _open_corpus(name: str) -> tuple[Path, list[Feeds]]:
     folder = corpus_folder()
     assert folder is not None
+    return folder / f"{name}.onnx", feeds_of(folder / f"{name}.npz")
+
+
+def feeds_of(path: Path) -> list[Feeds]:
+    """The sets of inputs in a file of arrays: in_NAME, and where there is a second set, alt_in_NAME."""
     feeds: list[Feeds] = []
-    with np.load(folder / f"{name}.npz", allow_pickle=False) as arrays:
+    with np.load(path, allow_pickle=False) as arrays:
         for prefix in ("in_", "alt_in_"):
             given = {k[len(prefix):]: arrays[k] for k in arrays.files if k.startswith(prefix)}
             if given:
                 feeds.append(given)
-    return folder / f"{name}.onnx", feeds
+    return feeds
 
 
 # -- node tests -------------------------------------------------------------------------------------------------
