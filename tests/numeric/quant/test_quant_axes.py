@@ -60,6 +60,20 @@ def test_axes(case: str, which: int) -> None:
     assert np.array_equal(got, want)
 
 
+@pytest.mark.parametrize("precision", [0, 1])
+def test_float16_is_divided_in_float16_unless_precision_says_otherwise(precision: int) -> None:
+    """A quotient just below a half is a half in float16, and rounds to the other side."""
+    inside = f"<precision={precision}>" if precision else ""
+    graph = model("(float16[2000] x, float16 s, int16 z) => (int16[2000] y) "
+                  f"{{ y = QuantizeLinear{inside}(x, s, z) }}", 23)
+    made = compile_lowered(lower_region(list(graph.graph), list(graph.graph.outputs), {"": 23}))
+    x, s = np.random.default_rng(0).normal(0, 1, 2000).astype(np.float16), np.float16(0.05)
+    halves, floats = np.rint(x / s), np.rint(x.astype(np.float32) / np.float32(s))
+    assert (halves != floats).any()
+    got = made.run({"x": x, "s": np.array(s), "z": np.array(-1, np.int16)})[0]
+    assert np.array_equal(got, (floats if precision else halves).astype(np.int16) - 1)
+
+
 @pytest.mark.parametrize(("shape", "scale", "attrs", "reason"), [
     ("[8,6]", "[8]", "axis=1", "along an axis of 6"),
     ("[8,6]", "[6]", "axis=2", "axis 2 of data of rank 2"),

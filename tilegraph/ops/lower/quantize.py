@@ -6,6 +6,7 @@ from tilegraph.ops.dtypes import is_float
 from tilegraph.ops.index import Ix
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, point, view
 from tilegraph.ops.lower.views import reshape
+from tilegraph.ops.pointwise.convert import BFLOAT16, FLOAT16
 from tilegraph.ops.prims import Prim
 from tilegraph.spec.dims import Dim, Shape
 
@@ -24,10 +25,20 @@ def lower_quantize(c: NodeContext) -> list[Prim]:
     elif len(c.node.inputs) > 2 and c.node.inputs[2] is not None:
         c.arg(2)  # says why it could not be read
     attrs = {k: v for k, v in c.attrs().items() if k in ("output_dtype", "saturate", "precision")}
+    if c.node.op_type == "QuantizeLinear" and (kind := _division(c)) is not None:
+        attrs["divided"] = kind
     dtype = compute_dtype(c.node.outputs[0])
     if c.node.op_type == "DequantizeLinear" and not is_float(dtype):
         raise c.decline(f"DequantizeLinear to {dtype}")
     return [point(c.node.op_type, operands, dtype, attrs=attrs, opset=c.opset)]
+
+
+def _division(c: NodeContext) -> int | None:
+    """The 16-bit float in which x is divided: the scale's type, unless `precision` says another."""
+    scale = c.node.inputs[1]
+    of_scale = int(scale.dtype) if scale is not None and scale.dtype is not None else 0
+    kind = int(c.attr("precision", 0) or 0) or of_scale
+    return kind if kind in (FLOAT16, BFLOAT16) else None
 
 
 def _spread(c: NodeContext, scale: Prim, shape: Shape, axis: int, block: int) -> Prim:

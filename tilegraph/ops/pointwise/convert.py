@@ -86,12 +86,16 @@ QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
 
 def _quantize(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -> Any:
-    """saturate(round half to even(x / scale) + zero point)."""
+    """saturate(round half to even(x / scale) + zero point). `divided`: the TensorProto.DataType of a 16-bit float that
+    the quotient is rounded to first."""
     x, scale = args[0], args[1]
     zero = args[2] if len(args) > 2 else None
     bits = int(out_dtype.lstrip("uint"))
     low, high = (0, 2**bits - 1) if out_dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    q = m.round_even(m.div(x, scale))
+    quotient = m.div(x, scale)
+    if divided := attrs.get("divided"):
+        quotient = cast(m, quotient, divided)
+    q = m.round_even(quotient)
     if zero is not None:
         q = m.add(q, m.cast(zero, m.dtype(q)))
     q = m.share(at_most(m, at_least(m, q, low), high))
