@@ -54,7 +54,7 @@ def _rewrite(site: Site, softmax: ir.Node) -> bool:
     if len(queries) != 1 or pieces is None:
         return False
     total = _total([node for node, _ in pieces])
-    if total is None or (total.name or "") not in site.wanted:
+    if total is None or not site.wants(total):
         return False
     (query,) = queries
     rows = whole(query)

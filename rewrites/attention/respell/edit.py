@@ -26,14 +26,17 @@ class Site:
     names: Names
     wanted: Container[str]
 
+    def wants(self, node: ir.Node) -> bool:
+        return (node.name or "") in self.wanted
+
     def products(self, op_type: str) -> list[ir.Node]:
         """The wanted ones that are this operator of ONNX."""
-        return [n for n in self.graph if n.op_type == op_type and n.domain == "" and (n.name or "") in self.wanted]
+        return [n for n in self.graph if n.op_type == op_type and n.domain == "" and self.wants(n)]
 
     def cores(self) -> Iterator[Core]:
         """Those of the wanted ones that are still there when it is their turn."""
         for core in list(cores(GraphView(self.graph), lambda n: True)):
-            if core.second.graph is self.graph and (core.second.name or "") in self.wanted:
+            if core.second.graph is self.graph and self.wants(core.second):
                 yield core
 
 

@@ -16,7 +16,7 @@ from tilegraph.rewrites.attention.respell.skew.stand_in import Untraceable
 
 def unskewed(site: Site) -> bool:
     changed = False
-    for node in [n for n in site.graph if is_product(n) and (n.name or "") in site.wanted]:
+    for node in [n for n in site.graph if is_product(n) and site.wants(n)]:
         try:
             found = read(node)
         except Untraceable:
