@@ -1,6 +1,6 @@
 """Writes the table of docs/operators.md from the operator table; a test compares the two.
 
-python tools/document_operators.py            # rewrites the part between the markers
+python -m tools.document_operators            # rewrites the part between the markers
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from models.report import between_markers
 from tilegraph.ops.pointwise import CONSTANTS, POINTWISE, PointOp
 from tilegraph.ops.pointwise.base import EVERY, INTEGERS, LIBM, SIGNED, UNSIGNED, VARIADIC
 
 PAGE = Path(__file__).parents[1] / "docs" / "operators.md"
-BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+MARKERS = "operators"
 
 # Attributes with which every operator accepts the dtypes that it can handle at all.
 AGREEABLE: dict[str, Any] = {"to": 1, "direction": "LEFT", "fmod": 1, CONSTANTS: {1: 2}}
@@ -60,13 +61,11 @@ def row(op: PointOp) -> str:
 
 def table() -> str:
     header = ["| operator | opsets | inputs | dtypes | cost | declines |", "|---|---|---|---|---|---|"]
-    return "\n".join([*header, *(row(POINTWISE[key]) for key in sorted(POINTWISE))]) + "\n"
+    return "\n".join([*header, *(row(POINTWISE[key]) for key in sorted(POINTWISE))])
 
 
 def main() -> None:
-    before, rest = PAGE.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    PAGE.write_text(before + BEGIN + table() + END + after)
+    PAGE.write_text(between_markers(PAGE.read_text(encoding="utf-8"), table(), MARKERS), encoding="utf-8")
 
 
 if __name__ == "__main__":

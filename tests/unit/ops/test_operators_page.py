@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
 from onnx import defs
 
+from models.report import between_markers
 from tests.unit.ops.test_vecmath import BOUNDS
 from tilegraph.ops.conv import WINDOWS
 from tilegraph.ops.lower.tables import COMPOSED, GENERATORS, REDUCTIONS, VIEWS
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.rewrites.normalise.functions import EXPANDED
+from tools.document_operators import MARKERS, table
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "operators.md").read_text()
-TOOL = runpy.run_path(str(ROOT / "tools" / "document_operators.py"))
 
 
 def test_the_table_is_up_to_date() -> None:
-    between = PAGE.split(TOOL["BEGIN"])[1].split(TOOL["END"])[0]
-    assert between == TOOL["table"](), "run python tools/document_operators.py"
+    assert between_markers(PAGE, table(), MARKERS) == PAGE, "run python -m tools.document_operators"
 
 
 def test_the_table_names_every_operator() -> None:
-    assert len(TOOL["table"]().splitlines()) == 2 + len(POINTWISE)
+    assert len(table().splitlines()) == 2 + len(POINTWISE)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
