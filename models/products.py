@@ -69,7 +69,7 @@ def _multiplications(function: ir.Function) -> tuple[Dim, float]:
         case "Conv" | "ConvFast":
             conv = plan_conv(lower_conv(*body))
             return conv.multiplications() if conv.weights_slot is not None else Dim.of(0), 1.0
-        case "Attention":
+        case "Attention" | "AttentionTrust":
             attention = plan_attention(lower_attention(*body))
             scores = Dim.product(v.extent for v in attention.batch) * attention.i.extent * attention.j.extent
             return scores * (attention.depth + attention.width), 1.0
