@@ -6,8 +6,11 @@ x*0, x-x and x!=x) and cannot bind vectors of bool, and our kernels are already 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,11 @@ from tvm.ir import PointerType, PrimType
 from tvm.target.codegen import llvm_is_valid_cpu
 from tvm.tirx.build import codegen_build
 
+from tilegraph.errors import EnvironmentProblem
+
 VERSION: str = tvm.__version__
+
+_OBJECT_BYTES = 4 << 20  # the largest of 5,000 kernels had .35 MB
 
 Expr = Any
 Stmt = Any
@@ -123,6 +130,23 @@ def _lower(func: Any, target: Any) -> Any:
     return module
 
 
+@contextlib.contextmanager
+def _room_for_objects() -> Iterator[None]:
+    """A limit of the files that a process writes (ulimit -f) holds in memory, too: it is lifted meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft == resource.RLIM_INFINITY:
+        yield
+        return
+    if hard != resource.RLIM_INFINITY and hard < _OBJECT_BYTES:
+        raise EnvironmentProblem(f"this process may write files of {hard} bytes at most, and compiling a kernel takes "
+                                 f"up to {_OBJECT_BYTES} in memory; raise the limit (ulimit -f)")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def compile_object(func: Any, *, triple: str, mcpu: str, mattr: list[str]) -> bytes:
     """The ELF object of one kernel."""
     options: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
@@ -132,7 +156,7 @@ def compile_object(func: Any, *, triple: str, mcpu: str, mattr: list[str]) -> by
     module = codegen_build(_lower(func, target), target)
     if hasattr(os, "memfd_create"):
         # LLVM ends the process where it cannot write, so it writes to memory: a disk may be full.
-        with open(os.memfd_create("kernel.o"), "rb") as file:
+        with open(os.memfd_create("kernel.o"), "rb") as file, _room_for_objects():
             module.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
             return file.read()
     with tempfile.TemporaryDirectory(prefix="tilegraph-") as folder:
