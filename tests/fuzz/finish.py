@@ -51,6 +51,8 @@ def finish(g: Graph) -> onnx.ModelProto:
         functions += more
     if rng.random() < 0.1:
         nodes = [_nameless(n) for n in nodes]
+    if rng.random() < 0.3:
+        nodes = [_said(n, g.opset, rng) for n in nodes]
     results = [_info(n, g.values[n], None) for n in outputs]
     graph = helper.make_graph(nodes, f"fuzz{g.seed}", inputs, results, list(tensors.values()))
     inner = [n for f in functions for n in f.node]
@@ -122,6 +124,20 @@ def _nameless(node: onnx.NodeProto) -> onnx.NodeProto:
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.ClearField("name")
+    return copy
+
+
+def _said(node: onnx.NodeProto, opset: int, rng: np.random.Generator) -> onnx.NodeProto:
+    """The node with some attributes that it leaves to their defaults written out, as exporters do."""
+    if node.domain or not onnx.defs.has(node.op_type, opset):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    given = {a.name for a in node.attribute}
+    for name, schema in onnx.defs.get_schema(node.op_type, opset).attributes.items():
+        default = schema.default_value
+        if name not in given and default.type != onnx.AttributeProto.UNDEFINED and rng.random() < 0.6:
+            copy.attribute.append(default)
     return copy
 
 

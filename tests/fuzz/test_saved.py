@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,10 +16,12 @@ import pytest
 
 from tests.fuzz.anew import SPELLINGS, reordered, symbols
 from tests.fuzz.finish import finish, other_feeds
-from tests.fuzz.fuzz import FOUND, check, second_judge
+from tests.fuzz.fuzz import FOUND, SMALL, check, runner_of, same_bits, second_judge
 from tests.fuzz.graphs import OPSETS, Graph
 from tests.fuzz.guards import one_answer
 from tests.fuzz.profiles import PROFILES
+from tests.fuzz.serving import finely
+from tests.fuzz.small import small_blocks
 from tilegraph.compiler import optimize
 from tilegraph.verify import verify
 
@@ -25,10 +31,15 @@ SAVED = sorted(FOUND.glob("*.onnx"))
 @pytest.mark.parametrize("path", SAVED, ids=[p.stem for p in SAVED])
 def test_what_was_found_stays_mended(path: Path, tmp_path: Path) -> None:
     for offload in ("all", "auto"):
-        folder = optimize(path, offload=offload).save(tmp_path / f"{offload}.tilegraph")
+        with small_blocks(tmp_path) if path.name.startswith(SMALL) else nullcontext():
+            made = optimize(path, offload=offload)
+        folder = made.save(tmp_path / f"{offload}.tilegraph")
         result = verify(path, folder, inputs=path.with_suffix(".npz"))
         assert result.same or result.inconclusive, [o.notes for o in result.outputs]
         assert not result.problems
+        whole, cut = (runner_of(f).run(result.feeds[0]) for f in (folder, finely(made).save(tmp_path / "cut.tilegraph",
+                                                                                         force=True)))
+        assert all(same_bits(a, b) for a, b in zip(whole, cut, strict=True))
 
 
 @pytest.mark.parametrize("seed", [0, 4, 6, 7, 8, 13, 18])
@@ -80,18 +91,48 @@ def test_another_order_of_nodes_is_a_model_with_the_same_nodes() -> None:
 
 
 def test_graphs_have_everything_that_is_looked_for() -> None:
-    graphs = [Graph(seed) for seed in range(120)]
+    graphs = [Graph(seed) for seed in range(150)]
     operators = {n.op_type for g in graphs for n in g.nodes}
     assert operators >= {"Gemm", "Conv", "ConvTranspose", "MaxPool", "Softmax", "If", "Loop", "Scan", "Resize",
                          "Shape", "LayerNormalization", "RMSNormalization", "QuantizeLinear", "MatMulNBits", "LSTM",
-                         "SequenceAt", "GatherND", "ScatterND", "Leaky"}
+                         "SequenceAt", "GatherND", "ScatterND", "Leaky", "Einsum", "Xor", "CumSum", "Attention"}
     assert {g.profile for g in graphs} == set(PROFILES)
     assert {g.opset for g in graphs} == set(OPSETS)
     models = [finish(g) for g in graphs]
     assert any(m.functions for m in models)
+    assert any(a.name == "allowzero" and not a.i for m in models for n in m.graph.node for a in n.attribute)
     assert any(0 in v.shape for g in graphs for v in g.feeds.values())
     other = [(g, f) for g, m in zip(graphs, models, strict=True) if (f := other_feeds(g, m))]
     assert any(f[n].shape != g.feeds[n].shape for g, f in other for n in f)
+
+
+def test_small_blocks_are_other_code_for_the_same_kernels_and_leave_no_trace(tmp_path: Path,
+                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEGRAPH_CACHE_DIR", str(tmp_path / "usual"))
+    text = ('<ir_version: 10, opset_import: ["" : 21]> g (float[100, 40] x) => (float[40] y) <int64[1] a = {0}> '
+            "{ y = ReduceSum<keepdims = 0>(x, a) }")
+    model = onnx.parser.parse_model(text)
+    with small_blocks(tmp_path):
+        small = optimize(model, offload="all")
+    usual = optimize(model, offload="all")
+    assert symbols(small) == symbols(usual)
+    assert small.manifest is not None
+    assert usual.manifest is not None
+    assert small.manifest.library.sha256 != usual.manifest.library.sha256
+    assert os.environ["TILEGRAPH_CACHE_DIR"] == str(tmp_path / "usual")
+
+
+def test_units_that_are_left_out_where_calls_are_cut_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the units are done where calls are cut, all where they are not."""
+    def halved(made: Any) -> Any:
+        programs = {n: replace(p, calls=tuple(replace(c, extent=c.extent.ceildiv(2)) for c in p.calls))
+                    for n, p in finely(made).manifest.programs.items()}
+        made.manifest = replace(made.manifest, programs=programs)
+        return made
+
+    seed = next(s for s in (0, 4, 6, 7) if check(s, "all", tmp_path)[0] == "kernel")
+    monkeypatch.setattr("tests.fuzz.fuzz.finely", halved)
+    assert check(seed, "all", tmp_path)[0] in ("WRONG", "RUN")
 
 
 def test_the_second_judge_answers_for_us_or_against_us() -> None:

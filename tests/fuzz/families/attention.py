@@ -96,14 +96,16 @@ def operator(g: Graph) -> None:
         return
     value, kind = g.values[x], g.rng.random()
     if kind < 0.3:
-        g.put("RMSNormalization", [x, g.const(g.rng.standard_normal(value.shape[-1]), value.dtype)])
-    elif value.ndim == 4 and kind < 0.5 and value.shape[-1] % 2 == 0:
-        half = value.shape[-1] // 2
-        tables = [g.const(g.rng.standard_normal((value.shape[0], value.shape[2], half)), value.dtype) for _ in range(2)]
-        g.put("RotaryEmbedding", [x, *tables], interleaved=int(g.rng.random() < 0.3))
+        axis = int(g.rng.integers(-value.ndim, value.ndim)) if g.rng.random() < 0.5 else -1
+        more: dict[str, Any] = {"epsilon": 1e-3} if g.rng.random() < 0.4 else {}
+        g.put("RMSNormalization", [x, g.const(g.rng.standard_normal(value.shape[axis:]), value.dtype)], axis=axis,
+              **more)
+    elif value.ndim in (3, 4) and kind < 0.55:
+        _turned(g, x)
     elif value.ndim == 4:
         key = g.put("Tanh", [x])
-        more: dict[str, Any] = {"softcap": 2.0} if g.rng.random() < 0.3 else {}
+        more = {"softcap": 2.0} if g.rng.random() < 0.3 else {}
+        more |= {"scale": float(g.rng.choice([1.0, 0.125, 0.3]))} if g.rng.random() < 0.3 else {}
         inputs = [x, key or x, x]
         if g.rng.random() < 0.4:
             mask = g.rng.random((value.shape[2], value.shape[2])) < 0.6
@@ -114,6 +116,26 @@ def operator(g: Graph) -> None:
     elif value.ndim == 3 and value.shape[-1] % 4 == 0:
         heads = int(g.rng.choice([2, 4]))
         g.put("Attention", [x, x, x], q_num_heads=heads, kv_num_heads=heads, is_causal=int(g.rng.random() < 0.5))
+
+
+def _turned(g: Graph, x: str) -> None:
+    """RotaryEmbedding of [batch, heads, positions, depth] or [batch, positions, heads * depth], of all of the depth or
+    a part of it, by tables of each position or of all that there may be."""
+    value = g.values[x]
+    heads = 0 if value.ndim == 4 else int(g.rng.choice([1, 2]))
+    depth, length = value.shape[-1] // max(heads, 1), value.shape[-2]
+    if depth % 2 or value.shape[-1] % max(heads, 1) or not depth:
+        return
+    more: dict[str, Any] = {"num_heads": heads} if heads else {}
+    if depth % 4 == 0 and g.rng.random() < 0.3:
+        more["rotary_embedding_dim"] = depth // 2
+        depth //= 2
+    ids = g.rng.random() < 0.5
+    lead = (length + 3,) if ids else (value.shape[0], length)
+    tables = [g.const(g.rng.standard_normal((*lead, depth // 2)), value.dtype) for _ in range(2)]
+    places = g.rng.integers(0, length + 3, size=(value.shape[0], length))
+    where = [g.input(places) if g.rng.random() < 0.5 else g.const(places)] if ids else []
+    g.put("RotaryEmbedding", [x, *tables, *where], interleaved=int(g.rng.random() < 0.3), **more)
 
 
 def rotary(g: Graph) -> None:

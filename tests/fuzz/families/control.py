@@ -24,7 +24,10 @@ def branch(g: Graph) -> None:
         return
     kind = helper.np_dtype_to_tensor_dtype(g.values[x].dtype)
     condition = _condition(g, x)
-    if condition:
+    if condition and g.rng.random() < 0.25:
+        g.put("If", [condition], [True, bool(g.rng.random() < 0.7)], then_branch=_two(g, x, kind),
+              else_branch=_two(g, x, kind))
+    elif condition:
         nested = g.rng.random() < 0.3
         g.put("If", [condition], then_branch=_branch(g, x, kind, nested), else_branch=_branch(g, x, kind, False))
 
@@ -67,6 +70,21 @@ def _branch(g: Graph, x: str, kind: int, nested: bool) -> onnx.GraphProto:
     return helper.make_graph(nodes, name, [], [result], [own])
 
 
+def _two(g: Graph, x: str, kind: int) -> onnx.GraphProto:
+    """Two results, of which the second may be the first or the outer value itself."""
+    name = g.fresh()
+    first, second = (str(o) for o in g.rng.choice(UNARY, size=2))
+    results = [helper.make_tensor_value_info(f"{name}_{k}", kind, None) for k in "yz"]
+    nodes = [helper.make_node(first, [x], [f"{name}_a"], name=f"{name}0"),
+             helper.make_node("Add", [f"{name}_a", x], [f"{name}_y"], name=f"{name}1")]
+    if g.rng.random() < 0.7:
+        nodes.append(helper.make_node(second, [f"{name}_a"], [f"{name}_z"], name=f"{name}2"))
+    else:
+        source = x if g.rng.random() < 0.5 else f"{name}_y"
+        nodes.append(helper.make_node("Identity", [source], [f"{name}_z"], name=f"{name}2"))
+    return helper.make_graph(nodes, name, [], results)
+
+
 def loop(g: Graph) -> None:
     """A Loop that carries a value, reads one from outside and collects its states; it ends by its count, by its
     condition, or never begins."""
@@ -99,8 +117,8 @@ def loop(g: Graph) -> None:
 def scan(g: Graph) -> None:
     """A Scan over one axis, from either end, that keeps a state and reads a constant from outside."""
     x = g.pick("f", 1)
-    if x is None or g.values[x].shape[0] == 0 or g.opset < 9:
-        return
+    if x is None or g.values[x].size == 0 or g.opset < 9:
+        return  # ONNX Runtime's process dies of a Scan without elements
     value, k = g.values[x], g.fresh()
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
     axis = int(g.rng.integers(value.ndim)) if g.rng.random() < 0.3 else 0

@@ -41,14 +41,20 @@ def image(g: Graph) -> None:
         apart = g.rng.random() < 0.5
         g.put("SpaceToDepth" if apart else "DepthToSpace", [x], blocksize=2, **({} if apart else more))
     elif kind == "instance":
-        g.put("InstanceNormalization", [x, *(g.const(g.rng.standard_normal(channels), value.dtype) for _ in range(2))])
+        g.put("InstanceNormalization", [x, *(g.const(g.rng.standard_normal(channels), value.dtype) for _ in range(2))],
+              **_epsilon(g))
     elif kind == "group" and channels % 2 == 0 and channels:
-        g.put("GroupNormalization", [x, *(g.const(g.rng.standard_normal(channels if g.opset >= 21 else 2), value.dtype)
-                                          for _ in range(2))], num_groups=2)
+        groups = int(g.rng.choice([n for n in (1, 2, 4, channels) if channels % n == 0]))
+        four = [g.const(g.rng.standard_normal(channels if g.opset >= 21 else groups), value.dtype) for _ in range(2)]
+        g.put("GroupNormalization", [x, *four], num_groups=groups, **_epsilon(g))
     elif kind == "batch":
         batch(g, x)
     elif kind == "local":
         g.put("LRN", [x], size=int(g.rng.choice([1, 3, 5])))
+
+
+def _epsilon(g: Graph) -> dict[str, Any]:
+    return {"epsilon": float(g.rng.choice([1e-3, 1e-6]))} if g.rng.random() < 0.4 else {}
 
 
 def convolution(g: Graph, x: str, transposed: bool = False, wide: int = 0, same: bool = False) -> str | None:
@@ -76,6 +82,8 @@ def convolution(g: Graph, x: str, transposed: bool = False, wide: int = 0, same:
     if not same and g.rng.random() < 0.1:
         del more["pads"]
         more["auto_pad"] = str(g.rng.choice(["SAME_UPPER", "SAME_LOWER", "VALID"]))
+    if g.rng.random() < 0.5:
+        more["kernel_shape"] = kernel
     if transposed and g.rng.random() < 0.2:
         more["output_padding"] = [int(g.rng.integers(0, s)) for s in strides]
     made = g.put(op, inputs, group=group, **more)
@@ -117,6 +125,12 @@ def resize(g: Graph, x: str) -> None:
     where = str(g.rng.choice(["asymmetric", "half_pixel", "align_corners", "pytorch_half_pixel"]))
     near = str(g.rng.choice(["floor", "round_prefer_floor", "ceil", "round_prefer_ceil"]))
     more: dict[str, Any] = {"nearest_mode": near} if mode == "nearest" else {}
+    if mode == "cubic" and g.rng.random() < 0.5:
+        more["cubic_coeff_a"] = -0.5
+    if mode != "nearest" and g.rng.random() < 0.2:
+        more["exclude_outside"] = int(mode == "cubic")
+    if mode != "nearest" and g.opset >= 18 and g.rng.random() < 0.2:
+        more["antialias"] = 1
     none = "" if g.opset >= 13 else g.const(np.zeros(0, np.float32))
     if g.rng.random() < 0.4:
         sizes = [*value.shape[:2], *(max(1, d + int(g.rng.integers(-2, 9))) for d in value.shape[2:])]
@@ -131,7 +145,7 @@ def resize(g: Graph, x: str) -> None:
 def batch(g: Graph, x: str) -> str | None:
     channels, dtype = g.values[x].shape[1], g.values[x].dtype
     four = [g.rng.standard_normal(channels) for _ in range(3)] + [g.rng.random(channels) + 0.5]
-    return g.put("BatchNormalization", [x, *(g.const(v, dtype) for v in four)])
+    return g.put("BatchNormalization", [x, *(g.const(v, dtype) for v in four)], **_epsilon(g))
 
 
 # -- what networks are made of ------------------------------------------------------------------------------------

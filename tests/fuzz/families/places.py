@@ -37,7 +37,8 @@ def gather_elements(g: Graph) -> None:
     shape = list(g.values[x].shape)
     if size := shape[axis]:
         shape[axis] = int(g.rng.integers(1, 5))
-        g.add("GatherElements", [x, _indices(g, g.rng.integers(-size, size, size=shape))], axis=axis)
+        g.add("GatherElements", [x, _indices(g, g.rng.integers(-size, size, size=shape))],
+              axis=axis - len(shape) if g.rng.random() < 0.3 else axis)
 
 
 def gather_nd(g: Graph) -> None:
@@ -93,7 +94,8 @@ def largest(g: Graph) -> None:
     if len(np.unique(g.values[x])) == g.values[x].size:  # ties have no one order
         g.settled = True
         wanted = [[True, True], [True, False], [False, True]][int(g.rng.integers(3))]
-        g.add("TopK", [x, g.const([count], np.int64)], wanted, axis=axis, **more)
+        g.add("TopK", [x, g.const([count], np.int64)], wanted,
+              axis=axis - g.values[x].ndim if g.opset >= 11 and g.rng.random() < 0.3 else axis, **more)
 
 
 def found(g: Graph) -> None:

@@ -41,6 +41,10 @@ def attribute(g: Graph) -> None:
     op = str(g.rng.choice(list(WITH_ATTRIBUTE)))
     name, value = WITH_ATTRIBUTE[op]
     more: dict[str, Any] = {name: value} if g.rng.random() < 0.7 else {}
+    if op == "HardSigmoid" and g.rng.random() < 0.5:
+        more["beta"] = 0.6
+    if op == "Selu" and g.rng.random() < 0.5:
+        more["alpha"] = 0.9
     if (x := g.pick("f")) is not None:
         g.add(op, [x], **more)
 

@@ -109,4 +109,49 @@ def einsum(g: Graph) -> None:
     g.put("Einsum", operands, equation=equation)
 
 
-STEPS = (matmul, matmul, matmul, turned, beside, gemm, gemm, einsum)
+def equation(g: Graph) -> None:
+    """Einsum of a value with a constant or another value, by a random equation: axes of both kept, summed, in any
+    order, with axes of their own."""
+    x = g.pick("fi", 1)
+    if x is None or g.opset < 12 or not g.values[x].size or g.values[x].ndim > 4:
+        return
+    value = g.values[x]
+    mine = [str(s) for s in g.rng.permutation(list("abcdefgh"))[:value.ndim]]
+    sizes = dict(zip(mine, value.shape, strict=True))
+    shared = [s for s in mine if g.rng.random() < 0.7]
+    own = {str(s): int(g.rng.integers(1, 7)) for s in "xyz"[:int(g.rng.integers(0, 3))]}
+    theirs = [str(s) for s in g.rng.permutation([*shared, *own])] if shared or own else []
+    sizes |= own
+    kept = [s for s in dict.fromkeys([*mine, *theirs]) if g.rng.random() < (0.4 if s in shared else 0.85)]
+    result = [str(s) for s in g.rng.permutation(kept)] if kept and g.rng.random() < 0.6 else kept
+    shape = [sizes[s] for s in theirs]
+    if not theirs or np.prod([float(sizes[s]) for s in sizes]) > 3e5:
+        return
+    scale = np.sqrt(np.prod([float(sizes[s]) for s in sizes if s not in result]))
+    numbers = g.rng.standard_normal(shape) * (1 / scale if value.dtype.kind == "f" else 8)
+    other = g.const(numbers.astype(value.dtype))
+    terms = [(mine, x), (theirs, other)]
+    if g.rng.random() < 0.4:
+        terms.reverse()
+    space = " " if g.rng.random() < 0.2 else ""
+    left = f"{space},{space}".join("".join(t) for t, _ in terms)
+    arrow = f"{space}->{space}" + "".join(result)
+    g.put("Einsum", [name for _, name in terms], equation=left + arrow)
+
+
+def deep(g: Graph) -> None:
+    """Few rows times a matrix of many, so that sums are long, and from the narrow result back to many columns."""
+    x = g.pick("f", 2)
+    if x is None or not g.values[x].size or g.values[x].size > 2000:
+        return
+    value, width = g.values[x], int(g.rng.choice([200, 400, 777, 1600]))
+    if value.size // value.shape[-1] * width > 36000:
+        return
+    made = g.put("MatMul", [x, matrix(g, value.shape[-1], width, value.dtype)])
+    made = made and g.put(str(g.rng.choice(SOFTENING)), [made])
+    back = made and g.put("MatMul", [made, matrix(g, width, int(g.rng.choice(WIDTHS)), value.dtype)])
+    if back and g.rng.random() < 0.6:
+        g.put("Add", [back, g.const(g.random(g.values[back].shape[-1:], value.dtype))])
+
+
+STEPS = (matmul, matmul, matmul, turned, beside, gemm, gemm, einsum, equation, equation, deep)

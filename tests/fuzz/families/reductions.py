@@ -110,7 +110,8 @@ def running(g: Graph) -> None:
     if (x := g.pick("fi", 1)) is not None:
         axis = int(g.rng.integers(-g.values[x].ndim, g.values[x].ndim))
         op = "CumProd" if g.opset >= 26 and g.rng.random() < 0.3 else "CumSum"
-        g.add(op, [x, g.const(axis, np.int64)], exclusive=int(g.rng.random() < 0.3), reverse=int(g.rng.random() < 0.3))
+        where = g.const(axis, np.int32 if g.rng.random() < 0.3 else np.int64)
+        g.add(op, [x, where], exclusive=int(g.rng.random() < 0.3), reverse=int(g.rng.random() < 0.3))
 
 
 def places(g: Graph) -> None:

@@ -23,6 +23,12 @@ def reshape(g: Graph) -> None:
     else:
         factors = [f for f in (1, 2, 4, 8) if shape[k] % f == 0]
         target = [*([0] * k), -1, int(g.rng.choice(factors)), *shape[k + 1:]]
+    if g.opset >= 14 and g.rng.random() < 0.3:  # 0 is an extent, not a copy of the operand's
+        target = [*shape[:k], *target[k:]]
+        if 0 in shape:
+            target = [0, *(int(d) for d in g.rng.integers(0, 4, size=int(g.rng.integers(0, 3))))]
+        g.add("Reshape", [x, g.const(target, np.int64)], allowzero=1)
+        return
     g.add("Reshape", [x, g.const(target, np.int64)])
 
 
@@ -53,12 +59,18 @@ def slices(g: Graph) -> None:
         starts.append(a)
         ends.append(b if g.rng.random() < 0.7 else (2**62 if step > 0 else -(2**62)))
         steps.append(step)
+    if g.opset >= 10 and g.rng.random() < 0.15:  # of the first axes, which need not be said
+        count = len(axes)
+        g.add("Slice", [x, *(g.const(p, np.int32 if g.rng.random() < 0.3 else np.int64)
+                             for p in ([0] * count, [max(1, d - 1) for d in g.values[x].shape[:count]]))])
+        return
     axes = [a - rank if g.rng.random() < 0.3 else a for a in axes]
     if g.opset < 10:
         g.add("Slice", [x], starts=starts, ends=ends, axes=axes)
     else:
         parts = [starts, ends, axes, steps]
-        g.add("Slice", [x, *(g.const(p, np.int64) for p in parts[:4 if max(steps) != min(steps) or steps[0] != 1 or
+        kind = np.int32 if g.rng.random() < 0.15 and max(map(abs, ends)) < 2**31 else np.int64
+        g.add("Slice", [x, *(g.const(p, kind) for p in parts[:4 if max(steps) != min(steps) or steps[0] != 1 or
                                                                  g.rng.random() < 0.5 else 3])])
 
 
@@ -81,6 +93,8 @@ def split(g: Graph) -> None:
     size = g.values[x].shape[axis]
     if size < 2:
         return
+    if g.opset >= 11 and g.rng.random() < 0.3:
+        axis -= g.values[x].ndim
     if g.rng.random() < 0.3:
         count = int(g.rng.choice([2, 3, 4]))
         more: dict[str, Any] = {"num_outputs": count} if g.opset >= 18 else {}
