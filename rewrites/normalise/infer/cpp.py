@@ -8,7 +8,7 @@ from functools import lru_cache
 import onnx
 import onnx_ir as ir
 
-from tilegraph.rewrites.normalise.infer.info import Info, Shape, dim_of_text
+from tilegraph.rewrites.normalise.infer.info import Info, Shape
 from tilegraph.spec.dims import Dim
 
 _DATA_LIMIT = 4096  # bytes of a constant input that the inference may look at
@@ -89,7 +89,7 @@ def _info(proto: onnx.TypeProto | None) -> Info:
     if not tensor.HasField("shape"):
         return Info(dtype)
     shape: Shape = tuple(
-        Dim.of(d.dim_value) if d.HasField("dim_value") else dim_of_text(d.dim_param) if d.dim_param else None
+        Dim.of(d.dim_value) if d.HasField("dim_value") else Dim.of(d.dim_param) if d.dim_param else None
         for d in tensor.shape.dim
     )
     return Info(dtype, shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,17 +51,17 @@ class Info:
         return [d.value for d in dims if d is not None]
 
 
-@lru_cache(maxsize=65536)
-def dim_of_text(text: str) -> Dim:
-    return Dim.of(text)
-
-
 def shape_of(shape: ir.Shape | None) -> Shape | None:
     if shape is None:
         return None
-    return tuple(
-        Dim.of(d) if isinstance(d, int) else None if d.value is None else dim_of_text(d.value) for d in shape
-    )
+    return tuple(Dim.of(d) if isinstance(d, int) else None if d.value is None else Dim.of(d.value) for d in shape)
+
+
+def static_sizes(shape: Shape | None) -> tuple[int, ...] | None:
+    """The extents where all are numbers."""
+    if shape is None or any(d is None or not d.is_static for d in shape):
+        return None
+    return tuple(d.value for d in shape if d is not None)
 
 
 def to_ir_shape(shape: Shape) -> ir.Shape:

@@ -8,12 +8,20 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from tilegraph.io.walk import subgraphs_of
-from tilegraph.rewrites.normalise.infer import arith, cpp, rules_math, rules_microsoft, rules_views, rules_windows
+from tilegraph.rewrites.normalise.infer import (
+    arith,
+    cpp,
+    rules_made,
+    rules_math,
+    rules_microsoft,
+    rules_views,
+    rules_windows,
+)
 from tilegraph.rewrites.normalise.infer.info import Context, Info, Rule, Shape, info_of_tensor, shape_of
 from tilegraph.spec.dims import Dim
 
 RULES: dict[tuple[str, str], Rule] = {
-    **rules_math.RULES, **rules_microsoft.RULES, **rules_views.RULES, **rules_windows.RULES}
+    **rules_made.RULES, **rules_math.RULES, **rules_microsoft.RULES, **rules_views.RULES, **rules_windows.RULES}
 _CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 _ROUNDS = 6  # of a loop body until its carried shapes settle
 
