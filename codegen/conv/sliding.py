@@ -32,6 +32,8 @@ class Sliding(Results):
     """Walks over units, rows and tiles; a subclass sums."""
 
     width: int  # results of a line that are summed at once
+    together = 1  # rows of a tile
+    unit_pixels = PIXELS  # of an image with two spatial dims
     repeatable = False  # a result may be made twice, and whole tiles at the borders are worth their code
     streaming = False  # the parts of an image follow each other for one panel, then for the next
 
@@ -44,11 +46,12 @@ class Sliding(Results):
         taps = self.line.kernel.as_int()
         self.long = taps is None or taps > MAX_TAPS
 
-    def at_once(self, width: int) -> None:
-        """Sums up to `width` results of a line at once, of so many blocks that `CHAINS` sums are built together."""
+    def at_once(self, width: int, rows: int = 1) -> None:
+        """Sums up to `width` results of each of `rows` lines at once, of so many blocks that `CHAINS` sums are built
+        together."""
         self.width = width
         length = self.line.out.as_int()
-        usual = 1 if self.long else width if length is None else split(length, width)[0]
+        usual = 1 if self.long else rows * (width if length is None else split(length, width)[0])
         self.vectors = min(max(1, -(-CHAINS // usual)), CHAINS // 2, self.space.blocks)
 
     def begin(self, width: int, first: float = 0.0) -> t.Buffer:
@@ -101,9 +104,10 @@ class Sliding(Results):
                 size = -(-static // (parts * self.width)) * self.width
             return 1, size, self.line.out.ceildiv(size), Dim.of(size)
         height, length = self.row.out.as_int(), self.line.out.as_int()
-        rows = 4 if length is None else max(1, -(-PIXELS // length))
+        rows = 4 if length is None else max(1, -(-self.unit_pixels // length))
         if height is not None:
             rows = -(-height // self.shared(max(1, round(height / rows)), height))
+        rows = -(-rows // self.together) * self.together
         return rows, 0, self.row.out.ceildiv(rows), self.line.out * rows
 
     def shared(self, parts: int, length: int) -> int:
@@ -125,18 +129,25 @@ class Sliding(Results):
                     count = e.share(t.Min(t.Sub(e.dim(self.line.out), first), e.i64(line)))
                     self._plain(first, count, line)
                 else:
-                    self._whole_line()
+                    self.whole_line()
                 return
-            count = t.Min(t.Sub(e.dim(self.row.out), first), e.i64(rows))
-            with e.loop("y", count, first) as y:
-                self.y, self.first_row = y, first
-                self.set_loop(space.at[0], y)
-                with self.on_axis(0, y):
-                    self.taps_of_row()
-                    self._whole_line()
-                self.row_done()
+            self.first_row = first
+            self.walk_rows(first, e.share(t.Min(t.Sub(e.dim(self.row.out), first), e.i64(rows))))
 
         self.unit(walk)
+
+    def walk_rows(self, first: t.Expr, count: t.Expr) -> None:
+        """`count` rows of the unit, from `first` on."""
+        with self.e.loop("y", count, first) as y:
+            self.one_row(y)
+
+    def one_row(self, y: t.Expr) -> None:
+        self.y = y
+        self.set_loop(self.space.at[0], y)
+        with self.on_axis(0, y):
+            self.taps_of_row()
+            self.whole_line()
+        self.row_done()
 
     def row_done(self) -> None:
         """Called behind the tiles of a row."""
@@ -173,7 +184,7 @@ class Sliding(Results):
         return e.share(taps(origin)), e.share(taps(t.Add(origin, e.dim(axis.size))))
 
     # -- lines ------------------------------------------------------------------------------------------------
-    def _whole_line(self) -> None:
+    def whole_line(self) -> None:
         e, axis = self.e, self.line
         length, size = axis.out.as_int(), axis.size.as_int()
         if self.long:

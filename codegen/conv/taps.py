@@ -23,10 +23,10 @@ Step = Callable[[t.Expr, V], None]
 
 def generate(space: ConvSpace, name: str, vector_bits: int) -> Generated:
     """Emits `space`, of any kind but conv, as the function `name` for registers of `vector_bits` bits."""
-    return _Taps(space, vector_bits).generate(name)
+    return ChannelTaps(space, vector_bits).generate(name)
 
 
-class _Taps(Sliding):
+class ChannelTaps(Sliding):
     repeatable = True
     streaming = True
 
@@ -34,7 +34,7 @@ class _Taps(Sliding):
         super().__init__(space, vector_bits)
         self.source = self.e.input(space.source_slot, "float")
         self.weights = None if space.weights_slot is None else self.e.input(space.weights_slot, "float")
-        self.at_once(_WIDTH[vector_bits])
+        self.at_once(self.widest_tile(), self.together)
         self.total = math.prod(a.kernel.as_int() or 64 for a in space.axes)
 
     def generate(self, name: str) -> Generated:
@@ -42,53 +42,65 @@ class _Taps(Sliding):
         filters = () if slot is None else ((slot, Filters("taps", self.lanes)),)
         return self.run(name, filters, self.total * self.vectors)
 
+    def widest_tile(self) -> int:
+        """Results of a line that are summed at once, at most."""
+        return _WIDTH[32 * self.lanes]
+
     # -- tiles ------------------------------------------------------------------------------------------------
     def tile(self, width: int, taps: Taps) -> None:
-        sums = self._begin(width)
+        sums = self.start(width)
 
         def products(bases: list[t.Expr], weights: list[t.Expr]) -> None:
             e = self.e
             for k, reads in enumerate(taps):
                 for j in range(self.now if reads else 0):
-                    weight = self._weight(weights, j, e.i64(k * self.lanes))
+                    weight = self.weight(weights, j, e.i64(k * self.lanes))
                     for i in reads:
                         offset = (i * self.line.stride + k * self.line.dilation) * self.element
                         value = e.read(self.source, "float32", t.Add(bases[j], e.i64(offset)), self.lanes)
-                        self._take(sums, i * self.now + j, value, weight)
+                        self.take(sums, i * self.now + j, value, weight)
 
         self._rows(products)
-        self._divide(sums, [self.e.i64(sum(i in reads for reads in taps)) for i in range(width)])
+        self.divide(sums, self.counted(taps, width))
         self.epilogue(sums, width)
 
     def edge(self, low: t.Expr, high: t.Expr) -> None:
-        sums = self._begin(1)
+        sums = self.start(1)
 
         def products(bases: list[t.Expr], weights: list[t.Expr]) -> None:
             e = self.e
             # Each line by itself: the rounding error grows with the length of a sum.
-            line = self._begin(1)
+            line = self.start(1)
             with e.loop("k", t.Sub(high, low), low) as k:
                 step = t.Mul(k, e.i64(self.line.dilation * self.element))
                 for j in range(self.now):
-                    weight = self._weight(weights, j, t.Mul(k, e.i64(self.lanes)))
+                    weight = self.weight(weights, j, t.Mul(k, e.i64(self.lanes)))
                     value = e.read(self.source, "float32", t.Add(bases[j], step), self.lanes)
-                    self._take(line, j, value, weight)
+                    self.take(line, j, value, weight)
             for j in range(self.now):
                 old, new = (e.read(part, "float32", j * self.lanes, self.lanes) for part in (sums, line))
                 joined = e.math.maximum(old, new) if self.space.kind == "max" else e.math.add(old, new)
                 e.write(sums, j * self.lanes, joined, self.lanes)
 
         self._rows(products)
-        self._divide(sums, [t.Sub(high, low)])
+        self.divide(sums, [t.Sub(high, low)])
         self.epilogue(sums, 1)
 
-    def _begin(self, width: int) -> t.Buffer:
+    def start(self, width: int) -> t.Buffer:
         return self.begin(width, -math.inf if self.space.kind == "max" else 0.0)
 
     def _rows(self, products: Callable[[list[t.Expr], list[t.Expr]], None]) -> None:
+        e = self.e
+        line = self.line.kernel.as_int() or 0
+        bases, weights = self.places()
+        with e.loop("r", t.Sub(self.high, self.low), self.low) as r:
+            here = [e.share(t.Add(base, t.Mul(r, self.row_step))) for base in bases]
+            products(here, [e.share(t.Add(w, t.Mul(r, e.i64(line * self.lanes)))) for w in weights])
+
+    def places(self) -> tuple[list[t.Expr], list[t.Expr]]:
+        """Where the first tap of result (y, x) lies, and where the weights begin, for each block."""
         e, space = self.e, self.space
         taps = 1 if self.weights is None else math.prod(a.kernel.value for a in space.axes)
-        line = self.line.kernel.as_int() or 0
         bases, weights = [], []
         for j in range(self.now):
             block = self.block_of(j)
@@ -97,17 +109,15 @@ class _Taps(Sliding):
                 at[space.block] = block
             bases.append(self.source_at(at))
             weights.append(e.share(t.Mul(block, e.i64(taps * self.lanes))))
-        with e.loop("r", t.Sub(self.high, self.low), self.low) as r:
-            here = [e.share(t.Add(base, t.Mul(r, self.row_step))) for base in bases]
-            products(here, [e.share(t.Add(w, t.Mul(r, e.i64(line * self.lanes)))) for w in weights])
+        return bases, weights
 
-    def _weight(self, weights: list[t.Expr], j: int, offset: t.Expr) -> V | None:
+    def weight(self, weights: list[t.Expr], j: int, offset: t.Expr) -> V | None:
         if self.weights is None:
             return None
         e = self.e
         return e.math.share(e.read(self.weights, "float32", t.Add(weights[j], offset), self.lanes))
 
-    def _take(self, sums: t.Buffer, which: int, value: V, weight: V | None) -> None:
+    def take(self, sums: t.Buffer, which: int, value: V, weight: V | None) -> None:
         e, place = self.e, which * self.lanes
         old = e.read(sums, "float32", place, self.lanes)
         if weight is not None:
@@ -118,8 +128,12 @@ class _Taps(Sliding):
             new = e.math.add(old, value)
         e.write(sums, place, new, self.lanes)
 
-    def _divide(self, sums: t.Buffer, counts: list[t.Expr]) -> None:
-        """The average: by the elements that there are, or by all that a window has."""
+    def counted(self, taps: Taps, width: int) -> list[t.Expr]:
+        """How many elements of a line each result of a tile reads."""
+        return [self.e.i64(sum(i in reads for reads in taps)) for i in range(width)]
+
+    def divide(self, sums: t.Buffer, counts: list[t.Expr], first: int = 0) -> None:
+        """The average of the results from `first` on: by the elements that there are, or by all that a window has."""
         e = self.e
         if self.space.kind not in ("average", "padded_average"):
             return
@@ -128,7 +142,7 @@ class _Taps(Sliding):
             elements = e.i64(self.total) if self.space.kind == "padded_average" else t.Mul(rows, count)
             size = e.math.share(e.math.cast(V(elements, "int64"), "float32"))
             for j in range(self.now):
-                place = (i * self.now + j) * self.lanes
+                place = ((first + i) * self.now + j) * self.lanes
                 e.write(sums, place, e.math.div(e.read(sums, "float32", place, self.lanes), size), self.lanes)
 
     def finished(self, value: V, block: t.Expr) -> V:

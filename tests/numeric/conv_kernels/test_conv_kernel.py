@@ -130,6 +130,8 @@ def test_groups(c: int, k: int, groups: int) -> None:
     (40, (14, 13), (5, 5), "pads=[2,2,2,2], strides=[2,2]"),
     (24, (30,), (3,), "dilations=[2]"),
     (96, (3, 3), (3, 3), "pads=[1,1,1,1]"),
+    (16, (8, 19), (3, 2), "pads=[2,1,0,1], dilations=[1,2]"),  # rows in pairs
+    (16, (51, 45), (3, 3), "pads=[1,1,1,1]"),  # units of them, and one that is left over
     (16, (40, 4), (20, 1), ""),
     (16, (4, 60), (1, 20), "pads=[0,3,0,10]"),
 ])
@@ -176,6 +178,7 @@ def test_activations(tail: str) -> None:
     ((20, 6), "MaxPool<kernel_shape=[3,2], dilations=[2,3]>"),
     ((9, 20), "AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>"),
     ((8, 6), "AveragePool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1, count_include_pad=1>"),
+    ((7, 9), "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>"),
     ((9, 20), "AveragePool<kernel_shape=[3,3], strides=[2,1], pads=[1,1,1,1], count_include_pad=1>"),
     ((7, 7), "GlobalAveragePool"),
     ((40, 33), "GlobalAveragePool"),
