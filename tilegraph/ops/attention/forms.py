@@ -14,15 +14,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilegraph.ops.attention.space import Score, Sunk
+from tilegraph.ops.attention.spelled import (
+    LOWEST,
+    added,
+    applied,
+    choose,
+    has_least,
+    has_peak,
+    is_never_negative,
+    is_number,
+    is_term,
+    may_hide,
+    operator,
+    quotient_of,
+    terms_of,
+    unrounded,
+    where_positive,
+)
 from tilegraph.ops.index import Var
-from tilegraph.ops.lower.base import point
-from tilegraph.ops.prims import Decline, Input
+from tilegraph.ops.prims import Decline
 from tilegraph.ops.space import Apply, Fold, Inst, Literal, Load, Place, insts
 
 NOT_A_SOFTMAX = "the weights of the second matrix product are not a softmax over its keys"
-_LOWEST = float("-inf")
 _LOW = -1e30
-_HIDING = -50.0
 _TINY = 2.0 ** -25  # half of what a float32 of 1 can tell
 
 
@@ -37,11 +51,6 @@ class Softmax:
     sink: Inst | None = None
 
 
-def operator(inst: Inst) -> str:
-    """The ONNX operator of a pointwise value, domain included; "" for others."""
-    return inst.point.key.partition("<")[0] if isinstance(inst, Apply) else ""
-
-
 def softmax(weights: Inst, key: Var) -> Softmax:
     """What `weights` are at the loop `key`; `Decline` where they are no softmax."""
     reader = _Reader(key)
@@ -50,7 +59,7 @@ def softmax(weights: Inst, key: Var) -> Softmax:
         raise Decline(NOT_A_SOFTMAX)
     if any(isinstance(inst, Fold) for inst in insts(found.x)):
         raise Decline("the scores are changed by a reduction before the softmax")
-    if found.hides is not None and not _is_term(found.hides, found.x):
+    if found.hides is not None and not is_term(found.hides, found.x):
         raise Decline("rows are given up by something other than a term of their scores")
     if reader.sink is None:
         return found
@@ -74,13 +83,13 @@ class _Exponent:
             if empty:
                 raise Decline("rows whose weights add up to 0 are treated apart, and no mask tells which they are")
             return Softmax(self.base)
-        if any(_may_hide(inst) for inst in insts(self.base)):
+        if any(may_hide(inst) for inst in insts(self.base)):
             raise Decline("a mask after the softmax, of scores that finite numbers may hide before it: where both hide "
                           "all keys of a row, its weights are 0 by underflow")
         mask = terms[0]
         for term in terms[1:]:
-            mask = _add(mask, term)
-        return Softmax(_add(self.base, mask), hides=mask if empty else None)
+            mask = added(mask, term)
+        return Softmax(added(self.base, mask), hides=mask if empty else None)
 
 
 class _Reader:
@@ -90,7 +99,7 @@ class _Reader:
 
     # -- weights that add up to 1 ---------------------------------------------------------------------------------
     def weights(self, weights: Inst) -> Softmax:
-        weights = _unrounded(weights)
+        weights = unrounded(weights)
         if operator(weights) == "Where":
             return self._guard(*weights.args)
         y, empty = self._normal(weights)
@@ -98,9 +107,9 @@ class _Reader:
 
     def _normal(self, weights: Inst) -> tuple[_Exponent, bool]:
         """(y, whether weights of rows whose powers are all 0 are 0) of powers that are divided by their sum."""
-        quotient = _quotient(weights)
+        quotient = quotient_of(weights)
         if quotient is not None:
-            powers = _unrounded(quotient[0])
+            powers = unrounded(quotient[0])
             empty = self._is_sum(quotient[1], powers)
             if empty is not None:
                 return self.exponent(powers), empty
@@ -115,26 +124,26 @@ class _Reader:
         test = operator(condition)
         if test == "Not":
             return self._guard(condition.args[0], other, one)
-        if test == "IsNaN" and condition.args[0] is other and _is(one, 0):
+        if test == "IsNaN" and condition.args[0] is other and is_number(one, 0):
             found = self.weights(other)
             return Softmax(found.x, True, found.hides)
-        if test == "Equal" and _is(one, 0):
+        if test == "Equal" and is_number(one, 0):
             for peak, low in (condition.args, condition.args[::-1]):
-                if isinstance(peak, Fold) and peak.kind in ("max", "peak") and _is(low, _LOWEST):
+                if isinstance(peak, Fold) and peak.kind in ("max", "peak") and is_number(low, LOWEST):
                     return Softmax(self.weights(other).x, hides=peak.operand)
-        kept = _where_positive(condition, one, other)
-        if kept is not None and _is(kept.otherwise, 0):
-            quotient = _quotient(_unrounded(kept.chosen))
-            if quotient is not None and self._is_sum(kept.value, _unrounded(quotient[0])) is not None:
-                y, _ = self._normal(_unrounded(kept.chosen))
+        kept = where_positive(condition, one, other)
+        if kept is not None and is_number(kept.otherwise, 0):
+            quotient = quotient_of(unrounded(kept.chosen))
+            if quotient is not None and self._is_sum(kept.value, unrounded(quotient[0])) is not None:
+                y, _ = self._normal(unrounded(kept.chosen))
                 # A sum of NaN is not above 0, but it is not equal to 0 either.
                 return Softmax(y.softmax(False).x, True) if kept.strict else y.softmax(True)
         for weights, zero, when in ((one, other, True), (other, one, False)):
-            if _is(zero, 0) and self._hides_the_same(condition, weights, when):
-                y, empty = self._normal(_unrounded(weights))
-                term = _choose(condition, *((0.0, _LOWEST) if when else (_LOWEST, 0.0)))
+            if is_number(zero, 0) and self._hides_the_same(condition, weights, when):
+                y, empty = self._normal(unrounded(weights))
+                term = choose(condition, *((0.0, LOWEST) if when else (LOWEST, 0.0)))
                 if not empty and not y.terms:
-                    return Softmax(_add(y.base, term), hides=term)
+                    return Softmax(added(y.base, term), hides=term)
         raise Decline(NOT_A_SOFTMAX)
 
     def _hides_the_same(self, condition: Inst, weights: Inst, when: bool) -> bool:
@@ -142,7 +151,7 @@ class _Reader:
 
         So only rows without a key change, and those whose other scores are as low.
         """
-        base = self._normal(_unrounded(weights))[0].base
+        base = self._normal(unrounded(weights))[0].base
         if operator(base) != "Where":
             return False
         test, one, other = base.args
@@ -154,24 +163,24 @@ class _Reader:
 
         A tiny number that is added to a sum that cannot be below 1 changes nothing.
         """
-        total = _unrounded(total)
+        total = unrounded(total)
         if operator(total) == "Where":
-            kept = _where_positive(*total.args)
+            kept = where_positive(*total.args)
             whole = None if kept is None or kept.value is not kept.chosen else self._is_sum(kept.value, powers)
             return None if whole is None else True
-        if operator(total) == "Add" and _has_peak(powers):
+        if operator(total) == "Add" and has_peak(powers):
             for rest, tiny in (total.args, total.args[::-1]):
                 if isinstance(tiny, Literal) and 0 <= tiny.value <= _TINY:
                     return self._is_sum(rest, powers)
-        if isinstance(total, Fold) and total.kind == "sum" and _unrounded(total.operand) is powers:
+        if isinstance(total, Fold) and total.kind == "sum" and unrounded(total.operand) is powers:
             if isinstance(total, Sunk):
-                self.sink = self._beside(powers, _unrounded(total.extra))
+                self.sink = self._beside(powers, unrounded(total.extra))
             return False
         if operator(total) == "Add":  # softmax with one more in the sum: a sink of score 0
             for rest, extra in (total.args, total.args[::-1]):
                 if isinstance(rest, Fold) and not isinstance(rest, Sunk) and self._is_sum(rest, powers) is False:
                     try:
-                        self.sink = self._beside(powers, _unrounded(extra))
+                        self.sink = self._beside(powers, unrounded(extra))
                     except Decline:
                         return None
                     return False
@@ -180,32 +189,32 @@ class _Reader:
     def _beside(self, powers: Inst, extra: Inst) -> Inst:
         """The score of which `extra` is the power, as `powers` are those of the others: less the same."""
         if isinstance(extra, Literal) and extra.value > 0:
-            extra = _apply("Exp", "float32", Literal("float32", float(np.log(extra.value))))
+            extra = applied("Exp", "float32", Literal("float32", float(np.log(extra.value))))
         if operator(powers) == operator(extra) == "Exp":
-            x, sink = _unrounded(powers.args[0]), _unrounded(extra.args[0])
+            x, sink = unrounded(powers.args[0]), unrounded(extra.args[0])
             while operator(x) == "Sub" and self._is_same(x.args[1]):
                 if operator(sink) == "Sub" and x.args[1] is sink.args[1]:
-                    sink = _unrounded(sink.args[0])
-                elif operator(sink) == "Neg" and x.args[1] is sink.args[0] and _has_least(sink.args[0]):
+                    sink = unrounded(sink.args[0])
+                elif operator(sink) == "Neg" and x.args[1] is sink.args[0] and has_least(sink.args[0]):
                     sink = Literal("float32", 0.0)
                 else:
                     break
-                x = _unrounded(x.args[0])
-            if x is _unrounded(self._moving(powers.args[0])) \
+                x = unrounded(x.args[0])
+            if x is unrounded(self._moving(powers.args[0])) \
                     and not any(isinstance(inst, (Fold, Score)) for inst in insts(sink)):
                 return sink
         raise Decline("what is beside the scores in the softmax is not one score for each row")
 
     def _less_log_sum(self, value: Inst) -> _Exponent | None:
         """y where `value` is y - log(sum(exp(y))) but for what is the same along a row."""
-        terms = _terms(value)
+        terms = terms_of(value)
         logs = [t for t, sign in terms if sign < 0 and operator(t) == "Log"]
         if len(logs) != 1:
             return None
         total = logs[0].args[0]
         if not isinstance(total, Fold) or total.kind != "sum" or operator(total.operand) != "Exp":
             return None
-        inside = _terms(total.operand.args[0])
+        inside = terms_of(total.operand.args[0])
         # log(sum(exp(y - c))) is less by c: what is left of the one must be left of the other.
         rest = [(id(t), sign) for t, sign in terms if t is not logs[0]]
         return self.exponent(total.operand) if sorted(rest) == sorted((id(t), sign) for t, sign in inside) else None
@@ -213,17 +222,17 @@ class _Reader:
     # -- powers ---------------------------------------------------------------------------------------------------
     def exponent(self, powers: Inst) -> _Exponent:
         """y where `powers` are exp(y) times what is the same along a row."""
-        powers = _unrounded(powers)
+        powers = unrounded(powers)
         if operator(powers) == "Exp":
             return _Exponent(self._moving(powers.args[0]))
         if operator(powers) == "Where":
             condition, one, other = powers.args
             if not any(isinstance(inst, Fold) for inst in insts(condition)):
-                if _is(other, 0):
+                if is_number(other, 0):
                     return self._chosen(condition, one, True)
-                if _is(one, 0):
+                if is_number(one, 0):
                     return self._chosen(condition, other, False)
-        quotient = _quotient(powers)
+        quotient = quotient_of(powers)
         if quotient is not None and self._is_same(quotient[1]):
             return self.exponent(quotient[0])
         if operator(powers) == "Mul":
@@ -240,17 +249,17 @@ class _Reader:
         all of them.
         """
         y = self.exponent(powers)
-        term = _choose(condition, *((0.0, _LOWEST) if when else (_LOWEST, 0.0)))
-        if operator(_unrounded(powers)) != "Exp":
+        term = choose(condition, *((0.0, LOWEST) if when else (LOWEST, 0.0)))
+        if operator(unrounded(powers)) != "Exp":
             return replace(y, terms=(*y.terms, term))
-        lowest = Literal("float32", _LOWEST)
-        base = _apply("Where", "float32", condition, *((y.base, lowest) if when else (lowest, y.base)))
+        lowest = Literal("float32", LOWEST)
+        base = applied("Where", "float32", condition, *((y.base, lowest) if when else (lowest, y.base)))
         return _Exponent(base, known=(term,))
 
     def _moving(self, value: Inst) -> Inst:
         """`value` without what is the same along a row."""
-        while operator(_unrounded(value)) == "Sub" and self._is_same(_unrounded(value).args[1]):
-            value = _unrounded(value).args[0]
+        while operator(unrounded(value)) == "Sub" and self._is_same(unrounded(value).args[1]):
+            value = unrounded(value).args[0]
         return value
 
     def _is_same(self, value: Inst) -> bool:
@@ -272,129 +281,11 @@ class _Reader:
     def _log(self, factor: Inst) -> Inst:
         """log(factor), or `Decline` where the factor may be below 0."""
         if operator(factor) == "Cast" and factor.args[0].dtype == "bool":
-            return _choose(factor.args[0], 0.0, _LOWEST)
+            return choose(factor.args[0], 0.0, LOWEST)
         if operator(factor) == "Where" and all(isinstance(v, Literal) and v.value >= 0 for v in factor.args[1:]):
             with np.errstate(divide="ignore"):
                 one, other = (float(np.log(np.float32(v.value))) for v in factor.args[1:] if isinstance(v, Literal))
-            return _choose(factor.args[0], one, other)
-        if _is_never_negative(factor):
-            return _apply("Log", "float32", factor)
+            return choose(factor.args[0], one, other)
+        if is_never_negative(factor):
+            return applied("Log", "float32", factor)
         raise Decline("weights are multiplied by something that may be negative after the softmax")
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A choice by a value that is never below 0: `chosen` where it is above. `strict`: and `otherwise` for NaN too."""
-
-    value: Inst
-    chosen: Inst
-    otherwise: Inst
-    strict: bool
-
-
-def _where_positive(condition: Inst, one: Inst, other: Inst) -> _Kept | None:
-    test = operator(condition)
-    if test == "Not":
-        return _where_positive(condition.args[0], other, one)
-    if test in ("Greater", "Less"):
-        left, right = condition.args if test == "Greater" else condition.args[::-1]
-        return _Kept(left, one, other, True) if _is(right, 0) else None
-    if test == "Equal":
-        for value, zero in (condition.args, condition.args[::-1]):
-            if _is(zero, 0):
-                return _Kept(value, other, one, False)
-    return None
-
-
-def _may_hide(inst: Inst) -> bool:
-    """Whether a part of the scores may be so low that powers are 0 next to others: a number, or one from memory."""
-    if isinstance(inst, Load):
-        return inst.dtype.startswith("float")
-    return isinstance(inst, Literal) and inst.dtype.startswith("float") and _LOWEST < inst.value <= _HIDING
-
-
-def _is_never_negative(value: Inst) -> bool:
-    match operator(value):
-        case "Exp" | "Sigmoid" | "Abs" | "Relu" | "Sqrt":
-            return True
-        case "Cast":
-            return value.args[0].dtype == "bool"
-        case "Mul" | "Add" | "Min" | "Div":
-            return all(_is_never_negative(v) for v in value.args)
-        case "Max":
-            return any(_is_never_negative(v) for v in value.args)
-        case "Sub":
-            one, other = value.args
-            return _is(one, 1) and operator(other) in ("Cast", "Sigmoid") and _is_never_negative(other)
-    return isinstance(value, Literal) and bool(value.value >= 0)
-
-
-def _has_peak(powers: Inst) -> bool:
-    """Whether one of the powers is 1: the greatest exponent is subtracted from all."""
-    shifted = powers.args[0] if operator(powers) == "Exp" else powers
-    if operator(shifted) != "Sub":
-        return False
-    x, peak = shifted.args
-    return isinstance(peak, Fold) and peak.kind in ("max", "peak") and peak.operand is x
-
-
-def _has_least(peak: Inst) -> bool:
-    """Whether a greatest score is not below some finite number: then rows without a key are not NaN."""
-    match operator(peak):
-        case "Relu":
-            return True
-        case "Max":
-            limits = peak.args
-        case "Clip" if isinstance(peak, Apply) and not peak.point.key.endswith("[0, 2]"):
-            limits = peak.args[1:2]
-        case _:
-            return False
-    return any(isinstance(one, Literal) and one.value > _LOWEST for one in limits)
-
-
-def _terms(value: Inst) -> list[tuple[Inst, int]]:
-    """What `value` is the sum of, with signs."""
-    if operator(value) == "Sub":
-        return [*_terms(value.args[0]), *((t, -sign) for t, sign in _terms(value.args[1]))]
-    if operator(value) == "Add" and any(operator(v) == "Log" for v in value.args):
-        return [*_terms(value.args[0]), *_terms(value.args[1])]
-    return [(value, 1)]
-
-
-def _quotient(inst: Inst) -> tuple[Inst, Inst] | None:
-    """(a, b) of a / b or of a * reciprocal(b)."""
-    if operator(inst) in ("Div", "quotient"):
-        return inst.args[0], inst.args[1]
-    if operator(inst) == "Mul":
-        for a, b in (inst.args, inst.args[::-1]):
-            if operator(b) == "Reciprocal":
-                return a, b.args[0]
-    return None
-
-
-def _unrounded(inst: Inst) -> Inst:
-    """Without the rounding to a 16-bit float: the kernel keeps what it has."""
-    return inst.args[0] if operator(inst).startswith("round[") else inst
-
-
-def _is(inst: Inst, value: float) -> bool:
-    return isinstance(inst, Literal) and inst.value == value
-
-
-def _is_term(part: Inst, x: Inst) -> bool:
-    """Whether x is minus infinity or NaN wherever `part` is minus infinity: x is a sum that it is added to."""
-    return part is x or (operator(x) == "Add" and any(_is_term(part, one) for one in x.args))
-
-
-def _apply(op_type: str, dtype: str, *operands: Inst) -> Inst:
-    made = point(op_type, [Input((), one.dtype, stored="") for one in operands], dtype)
-    return Apply(dtype, made, tuple(operands))
-
-
-def _choose(condition: Inst, one: float, other: float) -> Inst:
-    return _apply("Where", "float32", condition, Literal("float32", one), Literal("float32", other))
-
-
-def _add(x: Inst, term: Inst) -> Inst:
-    """x + term. NaN of a hidden key stays, as it does where weights are multiplied by 0."""
-    return _apply("Add", "float32", x, term)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilegraph.ops.attention.forms import operator
+from tilegraph.ops.attention.spelled import operator
 from tilegraph.ops.index import Ix, Var
 from tilegraph.ops.lower.base import NodeContext
 from tilegraph.ops.prims import Decline, Prim
