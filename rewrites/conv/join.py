@@ -8,7 +8,6 @@ operand are pointwise.
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -66,7 +65,7 @@ def write_join(writer: BlockedWriter, nodes: tuple[ir.Node, ...]) -> None:
         made = _resized(writer, root, operands[0])
     else:
         attributes = [ir.AttrInt64("axis", 1)] if root.op_type == "Concat" else []
-        made = _add(writer, root, operands, attributes, out.shape)
+        made = writer.add(root, root.op_type, operands, out.shape, attributes, "_joined")
     views = block(made, writer.lanes, f"{root.name}_out")
     writer.nodes += views.nodes
     writer.blocked[out] = views.value
@@ -81,27 +80,10 @@ def _repeats(node: ir.Node) -> bool:
 
 
 def _resized(writer: BlockedWriter, node: ir.Node, value: ir.Value) -> ir.Value:
-    scales = _constant(writer, f"{node.name}_scales", [1.0, 1.0, *map(float, factors(node))])
-    roi = None if writer.opset >= _ROI_IS_OPTIONAL else _constant(writer, f"{node.name}_roi", [])
+    scales = writer.inside(f"{node.name}_scales", np.asarray([1.0, 1.0, *factors(node)], np.float32))
+    roi = None if writer.opset >= _ROI_IS_OPTIONAL else writer.inside(f"{node.name}_roi", np.zeros(0, np.float32))
     attributes = [ir.AttrString("mode", "nearest"), ir.AttrString("coordinate_transformation_mode", "asymmetric"),
                   ir.AttrString("nearest_mode", "floor")]
     shape = node.outputs[0].shape
     assert shape is not None
-    return _add(writer, node, [value, roi, scales], attributes, shape)
-
-
-def _constant(writer: BlockedWriter, name: str, numbers: list[float]) -> ir.Value:
-    node = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(np.asarray(numbers, np.float32)))], name=name)
-    node.outputs[0].name, node.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
-    node.outputs[0].shape = ir.Shape([len(numbers)])
-    writer.nodes.append(node)
-    return node.outputs[0]
-
-
-def _add(writer: BlockedWriter, node: ir.Node, operands: list[Any], attributes: list[ir.Attr],
-         shape: ir.Shape) -> ir.Value:
-    made = ir.Node("", node.op_type, operands, attributes, name=f"{node.name}_joined")
-    out = made.outputs[0]
-    out.name, out.shape, out.type = f"{node.outputs[0].name}_joined", shape, ir.TensorType(ir.DataType.FLOAT)
-    writer.nodes.append(made)
-    return out
+    return writer.add(node, "Resize", [value, roi, scales], shape, attributes, "_joined")

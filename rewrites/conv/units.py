@@ -15,8 +15,9 @@ from tilegraph.ops.conv.form import blocked_shape
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline, Lowered
+from tilegraph.rewrites.conv.channels import Channels, Chosen, write_chosen
 from tilegraph.rewrites.conv.join import join_of, write_join
-from tilegraph.rewrites.conv.write import CONVS, POOLS, Array, BlockedWriter, reads_plain
+from tilegraph.rewrites.conv.write import CONVS, MIN_OPSET, POOLS, Array, BlockedWriter, reads_plain
 from tilegraph.rewrites.fusion.epilogue import between, followers
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 
@@ -32,7 +33,8 @@ class Unit:
 
     `reads`: values that it reads in its layout. `outputs`: what it makes. `kind`: of the composite that it becomes,
     Conv, Pool or Join; empty for a single node that computes on blocked tensors. `space`: of a window with what
-    follows. `plain`: what it makes is in plain layout.
+    follows. `plain`: what it makes is in plain layout. `chosen`: what a Join makes of single channels; other units may
+    have its nodes, too.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -40,9 +42,12 @@ class Unit:
     kind: str = ""
     space: ConvSpace | None = None
     plain: bool = False
+    chosen: Chosen | None = None
 
     @property
     def outputs(self) -> tuple[ir.Value, ...]:
+        if self.chosen is not None:
+            return (self.chosen.value,)
         return tuple(v for v in self.nodes[-1].outputs if v.name)
 
     @property
@@ -61,7 +66,7 @@ def is_window(node: ir.Node) -> bool:
 
 def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[list[Unit], dict[ir.Node, str]]:
     """All units of a graph, and why the other nodes have no blocked form. Windows take the longest epilogue that
-    their kernel can compute; a node belongs to one unit."""
+    their kernel can compute; a node belongs to one unit, but for those that only say where channels go."""
     taken: set[ir.Node] = set()
     units: list[Unit] = []
     trials = Trials(opsets, lanes)
@@ -75,6 +80,14 @@ def find_units(view: GraphView, opsets: Mapping[str, int], lanes: int) -> tuple[
                 continue
             taken.update(unit.nodes)
             units.append(unit)
+    for chosen in _chosen(view, lanes):
+        try:
+            unit = _from_channels(chosen, opsets, lanes)
+        except (Decline, ValueError) as reason:
+            refusals[chosen.nodes[-1]] = str(getattr(reason, "reason", reason))
+            continue
+        taken.update(unit.nodes)
+        units.append(unit)
     # Joins first, from their ends: a Resize that one of them reads is no unit of its own.
     singles = [n for n in view.nodes if n not in taken and n not in refusals]
     for node in sorted(singles, key=lambda n: n.op_type not in ("Concat", "Add")):
@@ -200,6 +213,32 @@ def _reading(writer: _Trial, lowered: Lowered) -> Lowered:
     return replace(lowered, inputs=tuple(enumerate(writer.source.reads)))
 
 
+def _chosen(view: GraphView, lanes: int) -> list[Chosen]:
+    """What needs a kernel of its own: neither one Concat, which may read upsampled values, nor a Split or Slice of
+    whole blocks, which other kernels read as a view."""
+    found = Channels(view).found()
+    apart = {c.value for c in found if len(c.nodes) == 1}
+    return [c for c in found if not (c.value in apart and (
+        c.nodes[0].op_type == "Concat" or _is_view(c.nodes[0], lanes, apart)))]
+
+
+def _is_view(node: ir.Node, lanes: int, apart: set[ir.Value]) -> bool:
+    if node.op_type not in ("Split", "Slice") or not apart.issuperset(node.outputs):
+        return False
+    try:
+        trial((node,), lanes, MIN_OPSET)
+    except Decline:
+        return False
+    return True
+
+
+def _from_channels(chosen: Chosen, opsets: Mapping[str, int], lanes: int) -> Unit:
+    writer = _Trial(Twins(lanes), lanes, opsets.get("", 1))
+    write_chosen(writer, chosen)
+    plan_join(lower_join(writer.nodes, [writer.blocked[chosen.value]], opsets))
+    return Unit(chosen.nodes, tuple(writer.source.reads), "Join", chosen=chosen)
+
+
 def _join(node: ir.Node, view: GraphView, opsets: Mapping[str, int], lanes: int, taken: set[ir.Node]) -> Unit | None:
     """The join that `node` is the end of; None if it joins nothing."""
     nodes = join_of(node, view, taken)
@@ -220,7 +259,9 @@ def write_unit(writer: BlockedWriter, unit: Unit) -> list[ir.Value]:
     """Adds the blocked form of `unit`; what stands for its outputs."""
     if unit.plain:
         return [writer.write_plain(unit.nodes)]
-    if unit.kind == "Join":
+    if unit.chosen is not None:
+        write_chosen(writer, unit.chosen)
+    elif unit.kind == "Join":
         write_join(writer, unit.nodes)
     else:
         for node in unit.nodes:

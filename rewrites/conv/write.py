@@ -68,6 +68,8 @@ class BlockedWriter:
             self._batch_norm(node)
         elif node.op_type == "Split":
             self._split(node)
+        elif node.op_type == "Slice":
+            self._slice(node)
         elif kind_of(node) == "pointwise":
             self._pointwise(node)
         else:
@@ -88,6 +90,15 @@ class BlockedWriter:
         """The blocked form of an operand."""
         return self.blocked[value] if value in self.blocked else self.source.blocked(value)
 
+    def inside(self, name: str, array: Array) -> ir.Value:
+        """Adds a constant that is part of the body, so that its kernel knows it."""
+        tensor = ir.tensor(array)
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=name)
+        out = node.outputs[0]
+        out.name, out.shape, out.type = name, ir.Shape(array.shape), ir.TensorType(tensor.dtype)
+        self.nodes.append(node)
+        return out
+
     # -- windows ------------------------------------------------------------------------------------------------------
 
     def write_plain(self, nodes: Sequence[ir.Node]) -> ir.Value:
@@ -103,14 +114,14 @@ class BlockedWriter:
             if node is not window:
                 operands = [None if v is None else kept.get(v) or self.source.plain(v) for v in node.inputs]
             out = node.outputs[0]
-            kept[out] = self._add(node, node.op_type, operands, ir.Shape(_shape(out)), _attributes(node), "_plain")
+            kept[out] = self.add(node, node.op_type, operands, ir.Shape(_shape(out)), _attributes(node), "_plain")
         return kept[nodes[-1].outputs[0]]
 
     def _window(self, node: ir.Node) -> None:
         out = node.outputs[0]
         operands, kept = self._window_operands(node)
         shape = ir.Shape([d if k != 1 or node.op_type not in POOLS else kept for k, d in enumerate(_shape(out))])
-        made = self._add(node, node.op_type, operands, shape, _attributes(node), "_blocked")
+        made = self.add(node, node.op_type, operands, shape, _attributes(node), "_blocked")
         views = block(made, self.lanes, f"{node.name}_out")
         self.nodes += views.nodes
         self.blocked[out] = views.value
@@ -182,8 +193,8 @@ class BlockedWriter:
         by, plus = (self._by_channel(f"{name}_{what}", a.astype(np.float32), len(_shape(out)) - 2)
                     for what, a in (("factor", factor), ("shift", shift)))
         shape = blocked_shape(_known(out), self.lanes)
-        scaled = self._add(node, "Mul", [self.read(first), by], shape, [], "_scaled")
-        self.blocked[out] = self._add(node, "Add", [scaled, plus], shape, [], "_blocked")
+        scaled = self.add(node, "Mul", [self.read(first), by], shape, [], "_scaled")
+        self.blocked[out] = self.add(node, "Add", [scaled, plus], shape, [], "_blocked")
 
     def _split(self, node: ir.Node) -> None:
         first = _present(node, 0)
@@ -201,6 +212,24 @@ class BlockedWriter:
             self.blocked[old] = new
         self.nodes.append(copy)
 
+    def _slice(self, node: ir.Node) -> None:
+        """Of neighbouring channels that are whole blocks; up to the last one."""
+        first, out = _present(node, 0), node.outputs[0]
+        given = [constant_of(_present(node, k)) for k in (1, 2, 3)]
+        if any(a is None or a.size != 1 for a in given) or len(node.inputs) > 4:
+            raise Decline("Slice of several axes, with steps or by computed limits")
+        start, _, axis = (int(a.reshape(-1)[0]) for a in given if a is not None)
+        channels, kept = channels_of(first), channels_of(out)
+        if axis % len(_shape(first)) != 1:
+            raise Decline("Slice of another axis than the channels")
+        start = max(start + channels, 0) if start < 0 else min(start, channels)
+        if start % self.lanes or (kept % self.lanes and start + kept != channels):
+            raise Decline(f"channels {start} to {start + kept} are no whole blocks of {self.lanes}")
+        low = start // self.lanes
+        limits = [self.source.constant(f"{node.name}_{what}", np.asarray([k], np.int64))
+                  for what, k in (("start", low), ("end", low - (-kept // self.lanes)), ("axis", 1))]
+        self._result(out, node, "Slice", [self.read(first), *limits], [])
+
     def _whole(self, widths: Sequence[int]) -> None:
         """Parts but the last must be whole blocks."""
         for width in widths[:-1]:
@@ -217,11 +246,12 @@ class BlockedWriter:
 
     def _result(self, out: ir.Value, node: ir.Node, op: str, operands: Sequence[ir.Value | None],
                 attributes: Sequence[ir.Attr]) -> None:
-        self.blocked[out] = self._add(node, op, operands, blocked_shape(_known(out), self.lanes), attributes,
-                                      "_blocked")
+        self.blocked[out] = self.add(node, op, operands, blocked_shape(_known(out), self.lanes), attributes,
+                                     "_blocked")
 
-    def _add(self, node: ir.Node, op: str, operands: Sequence[ir.Value | None], shape: ir.Shape,
-             attributes: Sequence[ir.Attr], suffix: str, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
+    def add(self, node: ir.Node, op: str, operands: Sequence[ir.Value | None], shape: ir.Shape,
+            attributes: Sequence[ir.Attr], suffix: str, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
+        """Adds an `op` that stands for `node`, named with `suffix`; its result."""
         made = ir.Node("", op, operands, attributes, name=f"{node.name}{suffix}", version=node.version)
         result = made.outputs[0]
         result.name, result.shape, result.type = f"{node.outputs[0].name}{suffix}", shape, ir.TensorType(dtype)

@@ -140,6 +140,19 @@ def choose(problems: Sequence[Problem]) -> tuple[Problem, Assignment[Unit]]:
     return problem, found
 
 
+def _replaced(units: Sequence[Unit], graph: ir.Graph) -> list[ir.Node]:
+    """The nodes of `units` that nobody needs any more when what the units make is made anew, in order: one that chooses
+    channels may be on the way to plain values, too."""
+    made = {v for unit in units for v in unit.outputs}
+    old = {node for unit in units for node in unit.nodes}
+    while True:
+        needed = {n for n in old for v in n.outputs if v not in made
+                  and (v.is_graph_output() or any(user not in old for user, _ in v.uses()))}
+        if not needed:
+            return [n for n in graph if n in old]
+        old -= needed
+
+
 @dataclass
 class _Rewriting:
     """Takes blocked operands from what was written before, or converts plain ones."""
@@ -183,7 +196,7 @@ class _Rewriting:
     def apply(self, units: list[Unit]) -> None:
         """`units`: those to be blocked, in topological order of their ends."""
         graph = self.graph
-        old = [node for unit in units for node in unit.nodes]
+        old = _replaced(units, self.graph)
         for unit in units:
             writer = BlockedWriter(self, self.lanes, self.opsets.get("", 1))
             made = write_unit(writer, unit)
@@ -193,7 +206,7 @@ class _Rewriting:
             if unit.kind:
                 self.windows.append((unit.kind, writer.nodes, made[0]))
         self._hand_over(units, set(old))
-        graph.remove(list(reversed(old)), safe=True)
+        graph.remove(old[::-1], safe=True)
         graph.sort()
         checked = Verdicts(self.opsets, plan_conv, lower_conv)
         for kind, nodes, output in self.windows:

@@ -8,7 +8,7 @@ happen only at the border of our layout are added to the conversion there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -25,6 +25,8 @@ from tilegraph.rewrites.fusion.legal import elements, size_bytes
 from tilegraph.rewrites.layout.assign import Choice, Moved
 from tilegraph.spec.dims import Dim
 
+Owners = Mapping[ir.Node, Sequence[Unit]]
+
 _BATCHES = 1, 8
 _OTHERS = 64, 512
 
@@ -40,14 +42,23 @@ class Problem:
 
 def pose(units: Sequence[Unit], view: GraphView, lanes: int, *, known: Extents = (), force: bool = False) -> Problem:
     """`known`: what symbolic extents are taken to be. `force`: every window that can be blocked must be."""
-    owner = {node: unit for unit in units for node in unit.nodes}
+    owners = owners_of(units)
     model = CostModel()
     choices: dict[Unit, Choice] = {}
     for unit in units:
-        plain = None if force and unit.is_window else _plain_us(unit, view, model, known)
-        choices[unit] = Choice(_blocked_us(unit, owner, view, known), plain)
+        plain = None if force and unit.is_window else _plain_us(unit, owners, view, model, known)
+        choices[unit] = Choice(_blocked_us(unit, owners, view, known), plain)
     values = dict.fromkeys(v for unit in units for v in (*unit.reads, *unit.outputs))
-    return Problem(choices, [_moved(v, owner, view, lanes, known) for v in values], {v.name or "": v for v in values})
+    return Problem(choices, [_moved(v, owners, view, lanes, known) for v in values], {v.name or "": v for v in values})
+
+
+def owners_of(units: Sequence[Unit]) -> Owners:
+    """The units of each node: several where nodes only say where channels go, see `Unit.chosen`."""
+    owners: dict[ir.Node, list[Unit]] = {}
+    for unit in units:
+        for node in unit.nodes:
+            owners.setdefault(node, []).append(unit)
+    return owners
 
 
 def scenarios(units: Sequence[Unit]) -> list[Extents]:
@@ -71,14 +82,15 @@ def _bare(dim: Dim) -> set[str]:
     return found
 
 
-def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: int, known: Extents) -> Moved[Unit]:
+def _moved(value: ir.Value, owners: Owners, view: GraphView, lanes: int, known: Extents) -> Moved[Unit]:
     producer = value.producer()
-    made = None if producer is None else owner.get(producer)
+    makers = () if producer is None else owners.get(producer, ())
+    made = next((unit for unit in makers if value in unit.outputs), None)
     if made is not None and made.plain:
         made = None
     users = view.users(value)
-    readers = [owner[u] for u in users if u in owner and value in owner[u].reads]
-    plain = value in view.outputs or any(u not in owner or value not in owner[u].reads for u in users)
+    readers = [unit for u in users for unit in owners.get(u, ()) if value in unit.reads]
+    plain = value in view.outputs or any(_reads_plain(u, value, owners) for u in users)
     size = size_bytes(value, known)
     assert value.shape is not None
     channels = value.shape[1]
@@ -92,6 +104,13 @@ def _moved(value: ir.Value, owner: dict[ir.Node, Unit], view: GraphView, lanes: 
                  unblock_us=convert + (cost.reorder_us(size) if kept and windows else 0.0))
 
 
+def _reads_plain(user: ir.Node, value: ir.Value, owners: Owners) -> bool:
+    """Whether `user` reads `value` in plain layout whatever is chosen. Of what only says where channels go, none may
+    be needed."""
+    units = owners.get(user, ())
+    return not any(unit.chosen is not None or value in unit.reads for unit in units)
+
+
 def _leaves(value: ir.Value, view: GraphView) -> bool:
     """Whether ONNX Runtime alone makes a plain copy of its blocked `value`."""
     return value in view.outputs or any(not _in_blocks(u) and not is_blocked(u.outputs[0]) for u in view.users(value))
@@ -102,10 +121,13 @@ def _in_blocks(node: ir.Node) -> bool:
     return is_window(node) and node.op_type != "ConvTranspose" and not has_small_groups(node)
 
 
-def _plain_us(unit: Unit, view: GraphView, model: CostModel, known: Extents) -> float:
+def _plain_us(unit: Unit, owners: Owners, view: GraphView, model: CostModel, known: Extents) -> float:
     """In ONNX Runtime, with the conversions of its own that do not depend on the neighbours."""
     total = 0.0
     for node in unit.nodes:
+        if unit.chosen is not None:
+            total += _move_us(node, model, known) / len(owners[node])
+            continue
         if is_window(node):
             assert unit.space is not None
             total += cost.runtime_us(work_of(unit, known))
@@ -123,17 +145,29 @@ def _plain_us(unit: Unit, view: GraphView, model: CostModel, known: Extents) -> 
     return total
 
 
-def _blocked_us(unit: Unit, owner: dict[ir.Node, Unit], view: GraphView, known: Extents) -> float:
+def _move_us(node: ir.Node, model: CostModel, known: Extents) -> float:
+    """A node that only moves channels, in ONNX Runtime: a copy, but for Reshape."""
+    sizes = [] if node.op_type == "Reshape" else [elements(v, known) for v in node.outputs]
+    return model.node_us(node.op_type, max(sizes, default=0), 0) + 2 * cost.pass_us(4 * sum(sizes))
+
+
+def _blocked_us(unit: Unit, owners: Owners, view: GraphView, known: Extents) -> float:
     """In our kernels. What passes from one pointwise node to the next stays in registers: they become one region."""
+    if unit.chosen is not None:
+        return 2 * cost.pass_us(size_bytes(unit.chosen.value, known))
     if unit.space is not None:
         return cost.kernel_us(work_of(unit, known)) + sum(cost.pass_us(size_bytes(v, known)) for v in unit.reads[1:])
     node = unit.nodes[-1]
     moved = [*unit.reads, *node.outputs]
     if _joins(unit):
-        moved = [v for v in unit.reads if not ((made := v.producer()) in owner and _joins(owner[made]))]
+        moved = [v for v in unit.reads if not _in_a_region(v.producer(), owners)]
         moved += [v for v in node.outputs if v in view.outputs
-                  or not all(u in owner and _joins(owner[u]) for u in view.users(v))]
+                  or not all(_in_a_region(u, owners) for u in view.users(v))]
     return sum(cost.pass_us(size_bytes(v, known)) for v in moved)
+
+
+def _in_a_region(node: ir.Node | None, owners: Owners) -> bool:
+    return node is not None and any(map(_joins, owners.get(node, ())))
 
 
 def _joins(unit: Unit) -> bool:

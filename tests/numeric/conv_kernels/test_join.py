@@ -20,6 +20,7 @@ from tilegraph.ops.conv import blocked_shape, lower_join, plan_join
 from tilegraph.ops.conv.join import JoinSpace
 from tilegraph.ops.prims import Decline, Lowered
 from tilegraph.passes import PassContext
+from tilegraph.rewrites.conv.channels import Channels, write_chosen
 from tilegraph.rewrites.conv.join import join_of, write_join
 from tilegraph.rewrites.conv.units import Twins
 from tilegraph.rewrites.conv.write import BlockedWriter
@@ -34,10 +35,14 @@ def lowered(text: str, lanes: int = 16) -> tuple[Lowered, list[ir.Node]]:
     for step in NORMALISE:
         step.run(graph, PassContext())
     view = GraphView(graph.graph)
-    nodes = join_of(view.nodes[-1], view, set())
+    last = view.nodes[-1]
     writer = BlockedWriter(Twins(lanes), lanes, 20)
-    write_join(writer, nodes)
-    output = writer.blocked[nodes[-1].outputs[0]]
+    if last.op_type == "Gather":
+        (chosen,) = Channels(view).found()
+        write_chosen(writer, chosen)
+    else:
+        write_join(writer, join_of(last, view, set()))
+    output = writer.blocked[last.outputs[0]]
     return lower_join(writer.nodes, [output], {"": 20}), writer.nodes
 
 
@@ -110,6 +115,23 @@ def test_sums_with_upsampled_values(channels: int, sizes: Any, factors: Any, lan
     want = repeated(parts[0], factors[0]) + repeated(parts[1], factors[1])
     feeds = {f"p{k}": a for k, a in enumerate(parts)}
     np.testing.assert_array_equal(run(text_of(parts, factors, "Add"), feeds, channels, lanes), want)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(("sizes", "order"), [
+    ((58, 58), [*range(1, 58, 2), *range(58, 116, 2)]),
+    ((58, 58), np.arange(116).reshape(2, 58).T.reshape(-1)[58:].tolist()),
+    ((240,), np.arange(240).reshape(3, 80).T.reshape(-1).tolist()),
+    ((112,), list(range(98, 112))), ((5, 40), [44, 0, 0, 17, 3]), ((64,), list(range(16, 64))), ((20,), [19]),
+])
+def test_channels_that_are_chosen(sizes: Any, order: list[int], lanes: int) -> None:
+    parts = [part(2, c, 3, 5, seed=k) for k, c in enumerate(sizes)]
+    places = ", ".join(map(str, order))
+    head = ", ".join(f"float[2,{c},3,5] p{k}" for k, c in enumerate(sizes))
+    text = (f"({head}) => (float[2,{len(order)},3,5] y) {{ i = Constant<value = int64[{len(order)}] {{{places}}}>() "
+            f"c = Concat<axis = 1>({', '.join(f'p{k}' for k in range(len(sizes)))}) y = Gather<axis = 1>(c, i) }}")
+    got = run(text, {f"p{k}": a for k, a in enumerate(parts)}, len(order), lanes)
+    np.testing.assert_array_equal(got, np.concatenate(parts, 1)[:, order])
 
 
 def test_upsampling_alone() -> None:

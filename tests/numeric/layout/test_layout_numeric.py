@@ -15,6 +15,7 @@ import pytest
 from models import builders
 from models.builders.graph import Graph
 from models.inputs import inputs_for
+from tilegraph.compiler.program import lowered_of
 from tilegraph.io import load
 from tilegraph.passes import PassContext, Pipeline
 from tilegraph.rewrites.algebra import ALGEBRA
@@ -46,6 +47,8 @@ def check(model: onnx.ModelProto, lanes: int = 16, dims: dict[str, int] | None =
     rewritten, _ = blocked(model, lanes)
     assert sum(n.op_type.startswith(("Conv_", "Pool_")) for n in rewritten.graph) >= windows
     assert not any(n.op_type in ("Conv", "ConvTranspose", "MaxPool") and n.domain == "" for n in rewritten.graph)
+    for function in rewritten.functions.values():
+        lowered_of(function)  # what kernels are made of
     proto = ir.to_proto(rewritten)
     onnx.checker.check_model(proto, full_check=True)
     for seed in (0, 1):
@@ -149,6 +152,29 @@ def _branches(g: Graph, x: str) -> str:
     return g.op("Concat", parts[0], g.op("Tanh", parts[1]), z, axis=1)
 
 
+def _moved(g: Graph, x: str) -> str:
+    """Halves that fill no blocks, shuffled again and again, as ShuffleNet does it; the last ones are chosen singly."""
+    y = g.op("Conv", x, _weights(g, 34, 17, 1, 1))
+    for _ in range(3):
+        first, second = g.ops("Split", 2, y, axis=1, num_outputs=2)
+        y = g.op("Concat", first, g.op("Relu", g.op("Conv", second, _weights(g, 17, 17, 1, 1))), axis=1)
+        y = g.op("Transpose", g.op("Reshape", y, g.const([2, 2, 17, 8, 12])), perm=[0, 2, 1, 3, 4])
+        y = g.op("Reshape", y, g.const([2, 34, 8, 12]))
+    z = g.op("Slice", y, g.const([33]), g.const([-40]), g.const([1]), g.const([-3]))
+    twice = g.op("MaxPool", g.op("Gather", y, g.const([5, -1, 5]), axis=1), kernel_shape=[1, 1])
+    return g.op("Concat", z, twice, axis=1)
+
+
+def _pieces(g: Graph, x: str) -> str:
+    """Each part joins the one before, as in Res2Net; whole blocks of one value are read by a kernel and by a graph."""
+    parts = g.ops("Split", 3, g.op("Conv", x, _weights(g, 42, 17, 1, 1)), axis=1, num_outputs=3)
+    y = g.op("Conv", parts[0], _weights(g, 14, 14, 3, 3), pads=[1] * 4)
+    z = g.op("Conv", g.op("Add", y, parts[1]), _weights(g, 14, 14, 3, 3), pads=[1] * 4)
+    wide = g.op("Conv", g.op("Concat", y, z, parts[2], axis=1), _weights(g, 48, 42, 1, 1))
+    low, high = (g.op("Slice", wide, g.const([a]), g.const([b]), g.const([1])) for a, b in ((0, 16), (16, 99)))
+    return g.op("Concat", g.op("Sigmoid", low), g.op("Softmax", high, axis=1), g.op("Relu", high), axis=1)
+
+
 def _by_channel(g: Graph, x: str) -> str:
     y = g.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     y = g.op("Mul", y, g.weight("scale", g.normal(17, 1, 1)))
@@ -185,7 +211,7 @@ def _few(g: Graph, x: str) -> str:
 
 
 PIECES = {"gate": _gate, "few": _few, "apart": _apart, "norm": _norm,
-          "branches": _branches, "by_channel": _by_channel, "double": _double,
+          "branches": _branches, "moved": _moved, "pieces": _pieces, "by_channel": _by_channel, "double": _double,
           "double_half_pixel": _double_half_pixel}
 
 

@@ -128,8 +128,10 @@ def test_normalisation_joins_the_window_before_it() -> None:
     (f"(float[1,16,8,8] x) => (float[1,16,8,8] y) {{ {weights('m', 8)} y = Mul(x, m) }}", "Mul",
      "neither one number nor one a channel"),
     ("(float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Softmax<axis = 1>(x) }", "Softmax", "Softmax has no blocked"),
-    ("(float[1,48,8,8] x) => (float[1,24,8,8] y, float[1,24,8,8] z) { y, z = Split<axis = 1, num_outputs = 2>(x) }",
-     "Split", "a part of 24 channels fills no whole blocks"),
+    ("(float[1,48,8,8] x) => (float[1,48,4,8] y, float[1,48,4,8] z) { y, z = Split<axis = 2, num_outputs = 2>(x) }",
+     "Split", "another axis"),
+    ("(float[1,48,8,8] x, int64[1] e) => (float[1,48,4,8] y) { s = Constant<value = int64[1] {0}>() "
+     "a = Constant<value = int64[1] {1}>() y = Slice(x, s, e, a) }", "Slice", "computed limits"),
     ("(float[1,16,8,8] x, float[1,16,8,8] z) => (float[1,16,16,8] y) { y = Concat<axis = 2>(x, z) }", "Concat",
      "another axis"),
     ("(float[1,16,8,8] x) => (float[1,16,16,16] y) { s = Constant<value = float[4] {1., 1., 2., 2.}>() "
@@ -181,3 +183,16 @@ def test_extents_behind_strides_come_from_what_the_kernel_reads() -> None:
                             "s = MaxPool<kernel_shape = [1,1], strides = [2,2]>(q) y = Add(r, s) }")
     assert found == ["Conv", "MaxPool", "Conv+Add"]
     assert list(refusals) == ["Softmax"]
+
+
+def test_each_choice_is_a_unit_but_views_of_whole_blocks_and_single_joins_are_not() -> None:
+    two = "(float[1,{0},8,8] x) => (float[1,a,8,8] y, float[1,b,8,8] z) {{ {1} p, q = Split<axis = 1>(x, w) "
+
+    def widths(*parts: int) -> str:
+        return f"w = Constant<value = int64[2] {{{', '.join(map(str, parts))}}}>() "
+
+    ends = "y = Relu(p) z = Relu(q) }"
+    assert units(two.format(40, widths(24, 16)) + ends)[0] == ["Split", "Split", "Relu", "Relu"]
+    assert units(two.format(40, widths(16, 24)) + ends)[0] == ["Split", "Relu", "Relu"]
+    swapped = "s = Concat<axis = 1>(q, p) y = Relu(s) z = Relu(q) }"
+    assert units(two.format(40, widths(16, 24)) + swapped)[0] == ["Split", "Split+Concat", "Relu", "Relu"]

@@ -1,8 +1,9 @@
 """Values in blocked layout that are joined: their channels one after the other, or their sum, upsampled on the way.
 
 The body says so in plain ONNX: every part is brought out of its blocks, repeated by a nearest Resize if it is smaller,
-then Concat or Add, and the result goes into blocks. Parts need not fill whole blocks. Extents that are equal in every
-valid run, but not provably, are left to the run: `JoinSpace.equal`.
+then Concat or Add, and the result goes into blocks. A Gather behind the Concat, or behind a single part, chooses
+channels and their order. Parts need not fill whole blocks. Extents that are equal in every valid run, but not provably,
+are left to the run: `JoinSpace.equal`.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ _VIEWS = frozenset({"Transpose", "Reshape", "Slice", "Pad"})
 @dataclass(frozen=True, eq=False)
 class Joined(Prim):
     """[N, blocks, *spatial, L] of `parts`, blocked too, of which part k has `channels[k]` channels and is repeated
-    `factors[k]` times along each spatial dim. `kind`: concat or sum (of one part or more)."""
+    `factors[k]` times along each spatial dim. `kind`: concat or sum (of one part or more). `order`: the channels of the
+    concatenation that the result has; None for all of them as they are."""
 
     kind: str = "concat"
     parts: tuple[Input, ...] = ()
     channels: tuple[int, ...] = ()
     factors: tuple[tuple[int, ...], ...] = ()
+    order: tuple[int, ...] | None = None
 
     @property
     def args(self) -> tuple[Prim, ...]:
         return self.parts
 
     def text(self) -> str:
-        return f"{self.kind}{self.channels}{self.factors}"
+        return f"{self.kind}{self.channels}{self.factors}" + ("" if self.order is None else str(self.order))
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Part:
 
 @dataclass(frozen=True)
 class JoinSpace:
-    """The result [n, blocks, rows, columns, lanes] and its parts. `equal`: extents that must be equal."""
+    """The result [n, blocks, rows, columns, lanes] and its parts. `equal`: extents that must be equal. `order`: see
+    `Joined`."""
 
     kind: str
     lanes: int
@@ -65,6 +69,7 @@ class JoinSpace:
     columns: Dim
     parts: tuple[Part, ...]
     equal: tuple[tuple[Dim, Dim], ...]
+    order: tuple[int, ...] | None = None
 
     @property
     def blocks(self) -> int:
@@ -80,10 +85,17 @@ def lower_join(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Ma
     root = made.get(result)
     if root is None or lanes is None or not _equal(views, block(_alike(result), lanes).nodes):
         raise Decline("the result of the join is not brought into blocks")
-    concat = root.op_type == "Concat" and root.attributes["axis"].as_int() == 1
+    order = None
+    if root.op_type == "Gather" and domain_of(root) == "":
+        order, result = _chosen(root)
+        root = made.get(result, root)
+    chosen = order is not None and root.op_type != "Concat"
+    concat = chosen or (root.op_type == "Concat" and root.attributes["axis"].as_int() == 1)
     if domain_of(root) != "" or not (concat or root.op_type in ("Add", "Resize")):
         raise Decline(f"{root.op_type} joins no values")
-    operands = [root.outputs[0]] if root.op_type == "Resize" else [v for v in root.inputs if v is not None]
+    operands = [v for v in root.inputs if v is not None]
+    if chosen or root.op_type == "Resize":
+        operands = [result]
     found = [_part(operand, made, lanes) for operand in operands]
     if not concat and len({channels for _, channels, _ in found}) != 1:
         raise Decline("a sum of values with different channels")
@@ -95,10 +107,12 @@ def lower_join(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Ma
     channels = tuple(count for _, count, _ in found)
     repeats = tuple(f for _, _, f in found)
     first = parts[0].shape
-    total = sum(channels) if concat else channels[0]
+    total = len(order) if order is not None else sum(channels) if concat else channels[0]
+    if order is not None and not (order and 0 <= min(order) <= max(order) < sum(channels)):
+        raise Decline(f"channels {sorted(order)} are chosen of {sum(channels)}")
     spatial = tuple(d * f for d, f in zip(first[2:-1], repeats[0], strict=True))
     shape = (first[0], Dim.of(-(-total // lanes)), *spatial, Dim.of(lanes))
-    joined = Joined(shape, "float32", "concat" if concat else "sum", parts, channels, repeats)
+    joined = Joined(shape, "float32", "concat" if concat else "sum", parts, channels, repeats, order)
     return Lowered((joined,), ("float",), tuple((slot, value) for slot, value in enumerate(slots)))
 
 
@@ -120,7 +134,19 @@ def plan_join(lowered: Lowered) -> JoinSpace:
             raise Decline(f"extents {a} and {b} are joined")
     kept = tuple(dict.fromkeys(pair for pair in pairs if pair[0] != pair[1]))
     channels = sum(joined.channels) if joined.kind == "concat" else joined.channels[0]
-    return JoinSpace(joined.kind, joined.shape[-1].value, n, channels, rows, columns, tuple(parts), kept)
+    if joined.order is not None:
+        channels = len(joined.order)
+    return JoinSpace(joined.kind, joined.shape[-1].value, n, channels, rows, columns, tuple(parts), kept, joined.order)
+
+
+def _chosen(node: ir.Node) -> tuple[tuple[int, ...], ir.Value]:
+    """The channels that the Gather `node` chooses, and of what."""
+    source, places = node.inputs[:2]
+    array = None if places is None else constant_of(places)
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+    if source is None or array is None or array.ndim != 1 or axis != 1:
+        raise Decline("Gather of something else than constant channels")
+    return tuple(int(c) for c in array), source
 
 
 def _part(value: ir.Value, made: Mapping[ir.Value, ir.Node], lanes: int) -> tuple[ir.Value, int, tuple[int, ...]]:
