@@ -117,6 +117,7 @@ class _Winograd(Results):
             y = e.share(t.Sub(t.Mul(t.Div(number, e.dim(self.columns)), e.i64(self.m)), e.i64(rows.before)))
             x = e.share(t.Sub(t.Mul(t.Rem(number, e.dim(self.columns)), e.i64(self.m)), e.i64(columns.before)))
             row_step = e.dim(space.source.coef(space.inside[0]))
+            step = space.source.coef(space.inside[1]).value  # 0 where a line has one element: so has `base`
             at = {outer: e.i64(0), inner: e.i64(0), space.inside[0]: y, space.inside[1]: x}
             base = e.share(e.index(space.source, at))
             fits = [t.And(t.LE(e.i64(0), place), t.LE(t.Add(place, e.i64(self.edge)), e.dim(axis.size)))
@@ -124,7 +125,7 @@ class _Winograd(Results):
             put = e.share(t.Mul(tile, e.i64(self.pitch)))
 
             def place_of(b: t.Expr, i: int, j: int) -> t.Expr:
-                along = t.Add(t.Mul(e.i64(i), row_step), e.i64(j * self.lanes))
+                along = t.Add(t.Mul(e.i64(i), row_step), e.i64(j * step))
                 return t.Add(t.Add(base, t.Mul(b, e.dim(space.source.coef(outer)))), along)
 
             with e.block() as whole, e.loop("b", self.blocks) as b:

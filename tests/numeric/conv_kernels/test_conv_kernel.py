@@ -70,6 +70,7 @@ def test_shapes(c: int, k: int, size: tuple[int, ...], kernel: tuple[int, ...], 
 @pytest.mark.parametrize(("n", "c", "k", "size", "pads"), [
     (1, 32, 32, (12, 12), "1,1,1,1"), (2, 64, 176, (13, 15), "1,1,1,1"), (1, 100, 40, (12, 33), "0,1,2,0"),
     (1, 48, 48, (15, 14), "2,2,2,2"), (2, 16, 17, (8, 7), "1,1,1,1"), (3, 256, 32, (28, 28), "1,1,1,1"),
+    (1, 16, 16, (40, 1), "1,1,1,1"),
 ])
 def test_winograd(n: int, c: int, k: int, size: tuple[int, int], pads: str, symbolic: bool) -> None:
     feeds = feeds_of(n, c, k, size, (3, 3))
