@@ -40,7 +40,7 @@ def _gemm(space: GemmSpace, isa: Isa) -> list[Schedule]:
     """Other widths of panels, and other blocks of rows where there are so many. Integers choose by instructions."""
     if space.quantized is not None:
         return []
-    tile, rows = Tile.choose(space.n, isa.vector_bits), space.m.as_int()
+    tile, rows = Tile.of(space, isa.vector_bits), space.m.as_int()
     found = [Schedule(vectors=v) for v in (1, 2, 3) if v != tile.vectors and v <= -(-space.n // tile.lanes)]
     usual = block_rows(-(-space.n // tile.panel))
     # Above half as many as there are, all blocks but the first would be nearly empty.

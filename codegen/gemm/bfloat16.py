@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.gemm.converted import ConvertedRows
-from tilegraph.codegen.generated import Generated, Packed
+from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.gemm import GemmSpace
 from tilegraph.ops.prims import Decline
@@ -51,10 +51,8 @@ class _Pairs(ConvertedRows):
         self.e.imports = FUNCTIONS
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
-        space = self.space
-        packed = (Packed(space.right_slot, self.tile.panel, space.transposed, space.precision),)
         return self.e.finish(name, [*memory, self.left], extent=extent, align=1, scratch=self.scratch, grain=grain,
-                             packed=packed, features=(FEATURE,))
+                             packed=self.packed, features=(FEATURE,))
 
     def multiply(self, left: t.Expr, right: t.Expr, sums: t.Expr) -> t.Expr:
         return t.external(typed("float32", LANES), "tg_add_pairs", sums, left, right)

@@ -10,6 +10,7 @@ caches anyway. The group then goes through memory to the epilogue, which costs l
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilegraph.codegen import tvm_compat as t
@@ -62,6 +63,15 @@ class Tile:
         cost = {v: vectors // v * c + _WIDTH_COST.get(vectors % v, 0.0) for v, c in _WIDTH_COST.items() if v <= vectors}
         return Tile(lanes, rows, min(sorted(cost, reverse=True), key=cost.__getitem__))
 
+    @staticmethod
+    def of(space: GemmSpace, vector_bits: int) -> Tile:
+        """Panels of several float32 matrices that lie in the level 2 cache as a whole are two vectors wide, so that
+        those of one unit take less of it."""
+        tile = Tile.choose(space.n, vector_bits)
+        if space.others and space.precision == "float32" and not is_deep(space, tile):
+            tile = replace(tile, vectors=min(2, tile.vectors))
+        return tile
+
 
 @dataclass(frozen=True)
 class Ahead:
@@ -75,6 +85,11 @@ class Ahead:
     steps: int
     lines: int
     start: t.Expr = None
+
+
+def is_deep(space: GemmSpace, tile: Tile) -> bool:
+    """Whether the panels of a unit and the next ones do not fit the level 2 cache together."""
+    return 2 * space.depth * tile.panel * len(space.matrices) > _CACHE
 
 
 def block_rows(panels: int) -> int:
@@ -91,12 +106,13 @@ def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
 class ProductKernel:
     def __init__(self, space: GemmSpace, vector_bits: int) -> None:
         self.space = space
-        self.tile = Tile.choose(space.n, vector_bits)
+        self.tile = Tile.of(space, vector_bits)
         if space.schedule.vectors is not None:
             self.tile = replace(self.tile, vectors=space.schedule.vectors)
         self.e = Emitter()
         self.result = self.e.output(0, space.stored)
         self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Product)]
+        self.parts = len(space.matrices)
         self.depth = space.depth  # steps of k
         self.dtype = "float32"  # of what a step reads
         self.left_stored, self.summed = "float", "float32"
@@ -123,14 +139,17 @@ class ProductKernel:
                 with e.block() as last:
                     self._unit(p, first, rows, space.n - (panels - 1) * tile.panel)
                 e.stmts.append(t.IfThenElse(t.LT(p, e.i64(panels - 1)), t.sequence(whole), t.sequence(last)))
-        work = (Dim.min(space.m, self.block) + _STREAM) * (self.depth * tile.vectors)
+        work = (Dim.min(space.m, self.block) + _STREAM) * (self.depth * tile.vectors * self.parts)
         grain = Dim.of(TASK_COST).ceildiv(Dim.max(work, 1))
         return self.finish(name, [], extent=blocks * panels, scratch=Dim.of(0), grain=grain)
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
+        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, packed=self.packed)
+
+    @property
+    def packed(self) -> tuple[Packed, ...]:
         space = self.space
-        packed = (Packed(space.right_slot, self.tile.panel, space.transposed, space.precision),)
-        return self.e.finish(name, memory, extent=extent, align=1, scratch=scratch, grain=grain, packed=packed)
+        return tuple(Packed(m.slot, self.tile.panel, m.transposed, space.precision) for m in space.matrices)
 
     # -- a block of rows times a panel ------------------------------------------------------------------------
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
@@ -184,15 +203,18 @@ class ProductKernel:
         """`rows` rows from `row`: the product, then the epilogue row by row."""
         e, tile = self.e, self.tile
         starts = self.left_rows(row, rows)
-        width = self.vectors * tile.lanes
-        made = e.local("made", self.summed, rows * width)
+        size = rows * self.vectors * tile.lanes
+        made = e.local("made", self.summed, self.parts * size)
         depth = self.depth
-        if depth <= CHUNK:
-            self._sum(made, starts, base, e.i64(0), depth, False, ahead)
-        else:
-            for k in range(rows * self.vectors):
-                e.write(made, k * tile.lanes, e.math.const(0, self.summed), tile.lanes)
-            self._chunks(made, starts, base, depth, ahead)
+        if depth > CHUNK:
+            for k in range(0, self.parts * size, tile.lanes):
+                e.write(made, k, e.math.const(0, self.summed), tile.lanes)
+        for part in self._parts():
+            at = e.i64(part * size) if part else None
+            if depth <= CHUNK:
+                self._sum(made, starts, base, e.i64(0), depth, False, ahead, at)
+            else:
+                self._chunks(made, starts, base, depth, ahead, at)
         self._results(made, row, rows, column, columns)
 
     def _chunks(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, depth: int, ahead: Ahead,
@@ -209,6 +231,7 @@ class ProductKernel:
                  at: t.Expr | None = None) -> None:
         """What is stored of the products `made`, which begin at `at`, row by row."""
         e = self.e
+        self.apart = rows * self.vectors * self.tile.lanes
         with e.loop("r", rows) as r:
             self.row = e.share(t.Add(row, r))
             e.set_loops(self.space.rows, self.row)
@@ -267,8 +290,15 @@ class ProductKernel:
 
     # -- the matrix -----------------------------------------------------------------------------------------------
     def open(self) -> None:
-        """Names the matrix."""
-        self.right = self.e.input(self.space.right_slot, self.dtype)
+        """Names the matrices; `right` is the one that is multiplied with."""
+        self.rights = [self.e.input(m.slot, self.dtype) for m in self.space.matrices]
+        self.right = self.rights[0]
+
+    def _parts(self) -> Iterator[int]:
+        """The numbers of the matrices; while one is out, it is the one that is multiplied with."""
+        for part, right in enumerate(self.rights):
+            self.right = right
+            yield part
 
     def base(self, column: t.Expr) -> t.Expr:
         """Where the panel that begins with `column` lies."""
@@ -314,8 +344,10 @@ class ProductKernel:
     def _epilogue(self, made: t.Buffer, place: t.Expr, column: t.Expr, width: int) -> None:
         e, space = self.e, self.space
         e.set_loops(space.cols, column)
-        value = self.product(e.math.share(e.read(made, self.summed, place, width)), column)
-        known = {id(leaf): value for leaf in self.leaves}
+        known = {}
+        for leaf in self.leaves:
+            at = t.Add(place, e.i64(leaf.number * self.apart)) if leaf.number else place
+            known[id(leaf)] = self.product(e.math.share(e.read(made, self.summed, at, width)), column)
         value = e.value(space.value, space.cols[-1], width, known)
         e.write(self.result, e.index(space.address), value, width)
 
@@ -328,12 +360,13 @@ class _Plain(ProductKernel):
     def open(self) -> None:
         super().open()
         static = self.space.m.as_int()
-        self.deep = 2 * self.depth * self.tile.panel > _CACHE and (static is None or static >= self.tile.rows)
+        self.deep = is_deep(self.space, self.tile) and (static is None or static >= self.tile.rows)
         self.sums = self.e.flat("sums", "float32") if self.deep else None
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
         if self.deep:
-            memory, scratch = [*memory, self.sums], scratch + Dim.min(self.space.m, self.block) * (self.tile.panel * 4)
+            row = self.tile.panel * self.parts * 4
+            memory, scratch = [*memory, self.sums], scratch + Dim.min(self.space.m, self.block) * row
         return super().finish(name, memory, extent=extent, scratch=scratch, grain=grain)
 
     def _whole(self, first: t.Expr, groups: t.Expr, base: t.Expr, column: t.Expr, columns: int) -> None:
@@ -341,8 +374,8 @@ class _Plain(ProductKernel):
             super()._whole(first, groups, base, column, columns)
             return
         e, tile = self.e, self.tile
-        groups, each = e.share(groups), tile.rows * self.vectors * tile.lanes
-        with e.loop("v", t.Mul(groups, e.i64(tile.rows * self.vectors))) as v:
+        groups, each = e.share(groups), self.parts * tile.rows * self.vectors * tile.lanes
+        with e.loop("v", t.Mul(groups, e.i64(each // tile.lanes))) as v:
             e.write(self.sums, t.Mul(v, e.i64(tile.lanes)), e.f32(0.0), tile.lanes)
         with e.loop("d", self.depth // _PART) as d:
             self._part(first, groups, base, e.share(t.Mul(d, e.i64(_PART))), _PART)
@@ -361,8 +394,10 @@ class _Plain(ProductKernel):
             starts = [e.share(t.Add(start, begin)) for start in self.left_rows(row, tile.rows)]
             ahead = self._shared(g, depth, _PART) or self.near()
             right = e.share(t.Add(base, t.Mul(begin, e.i64(tile.panel))))
-            at = e.share(t.Mul(g, e.i64(tile.rows * self.vectors * tile.lanes)))
-            self._chunks(self.sums, starts, right, depth, ahead, at)
+            size = tile.rows * self.vectors * tile.lanes
+            at = e.share(t.Mul(g, e.i64(self.parts * size)))
+            for part in self._parts():
+                self._chunks(self.sums, starts, right, depth, ahead, t.Add(at, e.i64(part * size)) if part else at)
 
 
 def added(e: Emitter, values: list[V]) -> V:

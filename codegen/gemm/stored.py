@@ -49,6 +49,7 @@ class ComputedPanels(ProductKernel):
 
     def open(self) -> None:
         self.right = self.e.flat("panel", "float32")
+        self.rights = [self.right]
 
     def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
         static = self.space.m.as_int()

@@ -111,9 +111,9 @@ def _window(node: ir.Node, view: GraphView, trials: Trials, taken: set[ir.Node])
             best = trials.window((*before, node))
         except Decline:
             before = ()
-    ends = followers(node, view, lambda n: n not in taken and follows(n), _MAX_EPILOGUE)
+    ends = followers((node,), view, lambda n: n not in taken and follows(n), _MAX_EPILOGUE)
     for count in range(len(ends)):
-        nodes = between(node, ends[count], ends, view)
+        nodes = between((node,), ends[count], ends, view)
         if nodes is None:
             continue
         try:

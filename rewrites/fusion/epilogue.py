@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView
 
 
-def followers(anchor: ir.Node, view: GraphView, accepts: Callable[[ir.Node], bool], most: int) -> list[ir.Node]:
-    """Accepted nodes of one output that `anchor` reaches through such nodes alone, in order; about `most` of them."""
+def followers(anchors: Collection[ir.Node], view: GraphView, accepts: Callable[[ir.Node], bool], most: int) \
+        -> list[ir.Node]:
+    """Accepted nodes of one output that `anchors` reach through such nodes alone, in order; about `most` of them."""
     found: set[ir.Node] = set()
-    stack = [anchor]
+    stack = list(anchors)
     while stack and len(found) < most:
         for node in view.consumers(stack.pop()):
             if node not in found and len(node.outputs) == 1 and accepts(node):
@@ -21,10 +22,11 @@ def followers(anchor: ir.Node, view: GraphView, accepts: Callable[[ir.Node], boo
     return sorted(found, key=view.order.__getitem__)
 
 
-def between(anchor: ir.Node, end: ir.Node, following: Sequence[ir.Node], view: GraphView) \
+def between(anchors: Collection[ir.Node], end: ir.Node, following: Sequence[ir.Node], view: GraphView) \
         -> tuple[ir.Node, ...] | None:
-    """The nodes on the ways from `anchor` to `end`, one of `following`; None if another node reads what they make."""
-    allowed = {anchor, *following}
+    """The nodes on the ways from `anchors` to `end`, one of `following`; None if one of the anchors does not lead
+    there, or another node reads what they make."""
+    allowed = {*anchors, *following}
     inside: set[ir.Node] = {end}
     stack = [end]
     while stack:
@@ -32,7 +34,7 @@ def between(anchor: ir.Node, end: ir.Node, following: Sequence[ir.Node], view: G
             if node in allowed and node not in inside:
                 inside.add(node)
                 stack.append(node)
-    if anchor not in inside or any(read_outside(node, inside, view) for node in inside if node is not end):
+    if not inside.issuperset(anchors) or any(read_outside(node, inside, view) for node in inside if node is not end):
         return None
     return tuple(sorted(inside, key=view.order.__getitem__))
 

@@ -22,17 +22,17 @@ _MAX_NODES = 40
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal composite: its nodes in order, the product among them, and the matrix that it reads packed.
+    """A legal composite: its nodes in order, the products among them, and the matrices that it reads packed.
 
     `clones`: those of its nodes that others read too; copies of them join it.
     """
 
-    product: ir.Node
+    products: tuple[ir.Node, ...]
     nodes: tuple[ir.Node, ...]
     output: ir.Value
     lowered: Lowered
     space: GemmSpace
-    matrix: ir.Value
+    matrices: tuple[ir.Value, ...]
     clones: frozenset[ir.Node] = frozenset()
 
 
@@ -47,21 +47,56 @@ def find(product: ir.Node, view: GraphView, verdicts: Verdicts[GemmSpace], free:
     Nodes between the product and the end are read by nothing else, so the composite is convex, and as results leave it
     only at its end, no set of them can depend on one another in a circle.
     """
-    before = (*matrix_nodes(product, view, free), *integer_rows(product, free))
+    best = _largest((product,), view, verdicts, lambda n: free(n) and not is_product(n))
+    assert best is not None
+    return best
+
+
+def find_joined(first: Candidate, view: GraphView, verdicts: Verdicts[GemmSpace], free: Callable[[ir.Node], bool]) \
+        -> Candidate:
+    """`first` with the products of the same rows that meet it in one result point by point, as a gate and what it lets
+    through do; `first` itself where there are none.
+
+    Neither product is stored then, and a group of rows is read once. A matrix that something else reads too would keep
+    both from being taken, so such a product joins no other.
+    """
+    best, (product,) = first, first.products
+    rows = product.inputs[0]
+    for other in view.users(rows) if rows is not None and _alone(first) else ():
+        if not is_product(other) or other in best.products or other.inputs[0] is not rows or not free(other):
+            continue
+        found = _largest((*best.products, other), view, verdicts, lambda n: free(n) and not is_product(n))
+        if found is not None and _alone(found):
+            best = found
+    return best
+
+
+def _alone(candidate: Candidate) -> bool:
+    """Whether nothing else reads its matrices."""
+    nodes = frozenset(candidate.nodes)
+    return not candidate.clones and not any(m.is_graph_output() or any(readers_outside(m, nodes))
+                                            for m in candidate.matrices)
+
+
+def _largest(products: tuple[ir.Node, ...], view: GraphView, verdicts: Verdicts[GemmSpace],
+             free: Callable[[ir.Node], bool]) -> Candidate | None:
+    """The candidate of the products with the most nodes; None where several do not end in one value, `Decline` if a
+    single one cannot be a kernel."""
+    before = tuple(n for p in products for n in (*matrix_nodes(p, view, free), *integer_rows(p, free)))
 
     def examine(nodes: tuple[ir.Node, ...]) -> Candidate:
         """With what is small beside them, or without."""
         if beside := beside_nodes((*before, *nodes), free):
             try:
-                return _examine(product, (*before, *beside, *nodes), view, verdicts)
+                return _examine(products, (*before, *beside, *nodes), view, verdicts)
             except Decline:
                 pass
-        return _examine(product, (*before, *nodes), view, verdicts)
+        return _examine(products, (*before, *nodes), view, verdicts)
 
-    best = examine((product,))
-    ends = followers(product, view, partial(_follows, free), _MAX_NODES)
-    for count in range(1, len(ends) + 1):
-        nodes = between(product, ends[count - 1], ends, view)
+    best = examine(products) if len(products) == 1 else None
+    ends = followers(products, view, partial(_follows, free), _MAX_NODES)
+    for end in ends:
+        nodes = between(products, end, ends, view)
         if nodes is None:
             continue
         try:
@@ -71,17 +106,17 @@ def find(product: ir.Node, view: GraphView, verdicts: Verdicts[GemmSpace], free:
     return best
 
 
-def _examine(product: ir.Node, members: tuple[ir.Node, ...], view: GraphView,
+def _examine(products: tuple[ir.Node, ...], members: tuple[ir.Node, ...], view: GraphView,
              verdicts: Verdicts[GemmSpace]) -> Candidate:
     nodes = tuple(sorted(members, key=view.order.__getitem__))
     output = members[-1].outputs[0]
     lowered, space = verdicts.ask(nodes, [output])
-    matrix: ir.Value = dict(lowered.inputs)[space.right_slot]
+    inputs: dict[int, ir.Value] = dict(lowered.inputs)
     packed = [value for slot, value in lowered.inputs if slot in space.constant_slots]
     if any(not v.is_initializer() or v.is_graph_input() or v.const_value is None for v in packed):
         raise Decline("the matrix is not constant")
     clones = frozenset(n for n in nodes if n.outputs[0] is not output and read_outside(n, set(nodes), view))
-    return Candidate(product, nodes, output, lowered, space, matrix, clones)
+    return Candidate(products, nodes, output, lowered, space, tuple(inputs[m.slot] for m in space.matrices), clones)
 
 
 def _follows(free: Callable[[ir.Node], bool], node: ir.Node) -> bool:

@@ -24,7 +24,7 @@ from tilegraph.rewrites.fusion.base import CompositePass, opsets_of
 from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
 from tilegraph.rewrites.fusion.integers import parts_of_integers
 from tilegraph.rewrites.fusion.verdicts import Verdicts
-from tilegraph.rewrites.gemm.find import Candidate, find, is_product, readers_outside
+from tilegraph.rewrites.gemm.find import Candidate, find, find_joined, is_product, readers_outside
 from tilegraph.rewrites.gemm.price import check_price
 from tilegraph.rewrites.gemm.rounding import rounded_nodes
 from tilegraph.rewrites.gemm.stored import has_constant_matrix
@@ -55,7 +55,10 @@ class GemmFusion(CompositePass):
         for graph, candidate in kept:
             nodes = rounded_nodes(candidate, self.precision)
             call = make_composite(model, graph, nodes, [candidate.output], candidate.clones, kind="Gemm")
-            context.diagnostics.took(STAGE, call.name or "", f"{len(candidate.nodes)} nodes in one kernel",
+            said = f"{len(candidate.nodes)} nodes in one kernel"
+            if len(candidate.products) > 1:
+                said += f", {len(candidate.products)} products of the same rows among them"
+            context.diagnostics.took(STAGE, call.name or "", said,
                                      op=call.op_type, nodes=[n.name for n in candidate.nodes],
                                      rows=str(candidate.space.m), depth=candidate.space.depth,
                                      columns=candidate.space.n,
@@ -71,15 +74,20 @@ class GemmFusion(CompositePass):
         kept = parts_of_integers(view, has_constant_matrix) if self.offload == "auto" else set()
         taken: set[ir.Node] = set()
         found: list[Candidate] = []
+
+        def free(node: ir.Node) -> bool:
+            return node not in taken and node not in kept
+
         for node in view.nodes:
-            if not is_product(node):
+            if not is_product(node) or node in taken:
                 continue
             try:
                 if self.vector_bits < MIN_BITS:
                     raise Decline(f"matrix products need vectors of {MIN_BITS} bits or more, not {self.vector_bits}")
-                candidate = find(node, view, verdicts, lambda n: n not in taken and n not in kept and not is_product(n))
+                candidate = find(node, view, verdicts, free)
                 if self.offload == "auto":
                     check_price(candidate.space)
+                candidate = find_joined(candidate, view, verdicts, free)
             except Decline as reason:
                 _refuse(context, node, reason.reason)
                 continue
@@ -94,18 +102,24 @@ class GemmFusion(CompositePass):
         Embeddings tied to the last product are the exception: ONNX Runtime, too, keeps a second copy for the product.
         """
         taken = _gone([candidate for _, candidate in found])
+        layouts: dict[ir.Value, set[tuple[bool, int]]] = {}
+        for _, candidate in found:
+            for matrix, how in zip(candidate.matrices, candidate.space.matrices, strict=True):
+                layouts.setdefault(matrix, set()).add((how.transposed, candidate.space.depth))
         kept: list[tuple[ir.Graph, Candidate]] = []
         for graph, candidate in found:
-            reader = next((r for r in readers_outside(candidate.matrix, taken) if not _looks_up(r)), None)
-            layouts = {(c.space.transposed, c.space.depth) for _, c in found if c.matrix is candidate.matrix}
-            if candidate.matrix.is_graph_output():
-                _refuse(context, candidate.product, f"its matrix {candidate.matrix.name} is a graph output")
-            elif reader is not None:
-                _refuse(context, candidate.product, f"its matrix {candidate.matrix.name} is also read by "
-                        f"{reader.op_type} {reader.name}: a packed copy would be kept beside it")
-            elif len(layouts) > 1:
-                _refuse(context, candidate.product,
-                        f"its matrix {candidate.matrix.name} is read in another layout too")
+            for matrix in candidate.matrices:
+                reader = next((r for r in readers_outside(matrix, taken) if not _looks_up(r)), None)
+                reason = ""
+                if matrix.is_graph_output():
+                    reason = "is a graph output"
+                elif reader is not None:
+                    reason = f"is also read by {reader.op_type} {reader.name}: a packed copy would be kept beside it"
+                elif len(layouts[matrix]) > 1:
+                    reason = "is read in another layout too"
+                if reason:
+                    _refuse(context, candidate.products[0], f"its matrix {matrix.name} {reason}")
+                    break
             else:
                 kept.append((graph, candidate))
         return kept

@@ -20,12 +20,20 @@ def rounded_nodes(candidate: Candidate, precision: str) -> tuple[ir.Node, ...]:
     if precision not in _DTYPES or candidate.space.matrix is not None \
             or candidate.space.quantized is not None:
         return candidate.nodes
-    product = candidate.product
+    nodes = candidate.nodes
+    for product in candidate.products:
+        at = nodes.index(product)
+        nodes = (*nodes[:at], *_rounded(product, _DTYPES[precision]), *nodes[at:])
+    return nodes
+
+
+def _rounded(product: ir.Node, dtype: ir.DataType) -> list[ir.Node]:
+    """Casts of both operands of `product` to `dtype` and back, which it now reads."""
     casts: list[ir.Node] = []
     for place in (0, 1):
         value = product.inputs[place]
         assert value is not None
-        for to in (_DTYPES[precision], ir.DataType.FLOAT):
+        for to in (dtype, ir.DataType.FLOAT):
             node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(to))], name=f"{product.name}_cast{len(casts)}")
             made = node.outputs[0]
             made.name, made.shape, made.type = f"{node.name}_out", value.shape, ir.TensorType(to)
@@ -34,5 +42,4 @@ def rounded_nodes(candidate: Candidate, precision: str) -> tuple[ir.Node, ...]:
         product.replace_input_with(place, value)
     assert product.graph is not None
     product.graph.insert_before(product, casts)
-    at = candidate.nodes.index(product)
-    return (*candidate.nodes[:at], *casts, *candidate.nodes[at:])
+    return casts

@@ -52,6 +52,16 @@ def test_symbolic_rows() -> None:
 
 
 @needs_bfloat16
+def test_two_matrices() -> None:
+    """Rows are converted once for both."""
+    kernel = made("(float[21,70] x, float[70,50] w, float[70,50] v) => (float[21,50] y) { CASTS t = MatMul(c, e) "
+                  "f = Cast<to=16>(v) g = Cast<to=1>(f) h = MatMul(c, g) r = Relu(h) y = Mul(t, r) }")
+    feeds = {"x": normal(21, 70), "w": normal(70, 50, seed=1, scale=0.12), "v": normal(70, 50, seed=2, scale=0.12)}
+    x, w, v = (rounded(feeds[name]) for name in "xwv")
+    close(run(kernel, feeds, tasks=3), (x @ w) * np.maximum(x @ v, 0))
+
+
+@needs_bfloat16
 @pytest.mark.parametrize("text", [
     "(float[9,70] x, float[50,70] w) => (float[9,50] y) { CASTS y = Gemm<transB=1>(c, e) }",
     "(float[3,3,70] x, float[50,70] w) => (float[3,3,50] y) { CASTS y = Einsum<equation=\"bsk,jk->bsj\">(c, e) }",

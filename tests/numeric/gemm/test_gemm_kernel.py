@@ -176,3 +176,31 @@ def test_special_values(value: float) -> None:
     assert np.array_equal(np.isnan(got), np.isnan(want))
     assert np.array_equal(np.isposinf(got), np.isposinf(want))
     assert np.array_equal(np.isneginf(got), np.isneginf(want))
+
+
+@pytest.mark.parametrize(("rows", "k", "n"), [("23", 100, 77), ("B", 390, 97), ("19", 1400, 48)])
+def test_two_matrices(rows: str, k: int, n: int) -> None:
+    """SwiGLU: rows are multiplied with both, and neither product is stored; 1400 steps of both are done by parts."""
+    made = compiled(f"(float[{rows},{k}] x, float[{k},{n}] u, float[{n},{k}] g, float[{n}] b) => (float[{rows},{n}] y) "
+                    "{ t = MatMul(x, u) h = Gemm<transB=1>(x, g, b) s = Sigmoid(h) a = Mul(h, s) y = Mul(a, t) }")
+    assert len(made.kernel.packed) == 2
+    for m in (1, 7, 8, 83, 259) if rows == "B" else (int(rows),):
+        feeds = {"x": normal(m, k), "u": normal(k, n, seed=1, scale=k**-0.5), "g": normal(n, k, seed=2, scale=k**-0.5),
+                 "b": normal(n, seed=3)}
+        gate = wide(feeds["x"]) @ wide(feeds["g"]).T + feeds["b"]
+        close(run(made, feeds, tasks=3), wide(feeds["x"]) @ wide(feeds["u"]) * gate / (1 + np.exp(-gate)))
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("(float[8,64] x, float[8,64] z, float[64,32] u, float[64,32] g) => (float[8,32] y) "
+     "{ t = MatMul(x, u) h = MatMul(z, g) y = Mul(h, t) }", "different rows"),
+    ("(float[8,64] x, float[64,32] u, float[64,1] g) => (float[8,32] y) "
+     "{ t = MatMul(x, u) h = MatMul(x, g) y = Mul(h, t) }", "more than one place|more than one shape"),
+    ("(float[8,64] x, float[64,32] u) => (float[8,32] y) "
+     "{ t = MatMul(x, u) h = MatMul(x, u) y = Mul(h, t) }", "one matrix"),
+    ("(float[8,64] x, float[64,32] u, float[64,32] g) => (float[8,32] y) "
+     "{ t = MatMul(x, u) q = Mul(g, g) h = MatMul(x, q) y = Mul(h, t) }", "not all are with matrices of floats"),
+])
+def test_two_matrices_that_are_no_kernel(text: str, reason: str) -> None:
+    with pytest.raises(Decline, match=reason):
+        compiled(text)

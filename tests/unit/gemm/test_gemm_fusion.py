@@ -163,3 +163,39 @@ def test_narrow_vectors_leave_products_to_onnx_runtime() -> None:
     assert not GemmFusion("all", vector_bits=128).run(graph, context).modified
     (reason,) = [d.reason for d in context.diagnostics.of("gemm", taken=False)]
     assert "vectors of 256 bits or more, not 128" in reason
+
+
+U = W.replace("w =", "u =").replace("{-3", "{1")
+V = W.replace("w =", "v =").replace("{-3", "{2")
+
+
+@pytest.mark.parametrize(("text", "body"), [
+    ("t = MatMul(x, w) s = Sigmoid(t) g = Mul(t, s) z = MatMul(x, u) y = Mul(g, z)", "MatMul Sigmoid Mul MatMul Mul"),
+    ("z = MatMul(x, u) t = MatMul(x, w) g = Relu(t) y = Mul(g, z)", "MatMul MatMul Relu Mul"),
+    ("t = Gemm<transB=1>(x, w, b) z = Gemm(x, u, b) y = Mul(t, z)", "Gemm Gemm Mul"),
+    ("t = MatMul(x, w) z = MatMul(x, u) a = Mul(t, z) q = MatMul(x, v) y = Add(a, q)", "MatMul MatMul Mul MatMul Add"),
+])
+def test_products_of_the_same_rows_that_meet(text: str, body: str) -> None:
+    _, bodies, reasons = fused(f"(float[B,64] x) => (float[B,64] y) {{ {W} {U} {V} {B} {text} }}")
+    assert not reasons
+    assert bodies == [body]
+
+
+@pytest.mark.parametrize(("text", "joined"), [
+    ("t = MatMul(x, w) g = Relu(t) r = Neg(x) z = MatMul(r, u) y = Mul(g, z)", False),  # other rows
+    ("t = MatMul(x, w) z = MatMul(x, u) l = Softmax(t) y = Mul(l, z)", False),  # no way point by point
+    ("t = MatMul(x, w) g = Relu(t) a = MatMul(x, u) z = MatMul(a, u) y = Mul(g, z)", False),
+    ("t = MatMul(x, w) g = Relu(t) z = MatMul(x, u) a = Mul(g, z) c = Softmax(z) y = Add(a, c)", False),  # z twice
+    ("t = MatMul(x, w) z = MatMul(x, u) a = Mul(t, z) y = MatMul(a, u)", False),  # something else reads u, too
+    ("t = MatMul(x, w) z = MatMul(x, u) a = Mul(t, z) y = MatMul(a, v)", True),
+])
+def test_products_that_stay_apart(text: str, joined: bool) -> None:
+    graph, bodies, reasons = fused(f"(float[B,64] x) => (float[B,64] y) {{ {W} {U} {V} {text} }}")
+    assert not reasons
+    assert not any(node.op_type == "MatMul" for node in graph.graph)
+    assert any(body.count("MatMul") > 1 for body in bodies) == joined
+
+
+def test_both_products_are_rounded_on_request() -> None:
+    text = f"(float[8,64] x) => (float[8,64] y) {{ {W} {U} t = MatMul(x, w) z = MatMul(x, u) y = Mul(t, z) }}"
+    assert fused(text, precision="bf16")[1] == ["Cast Cast Cast Cast MatMul Cast Cast Cast Cast MatMul Mul"]

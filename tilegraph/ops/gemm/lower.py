@@ -28,7 +28,7 @@ from tilegraph.ops.gemm.quantized import (
     plan_blocks,
     plan_integers,
 )
-from tilegraph.ops.gemm.space import Blocks, GemmSpace, Integers, Product
+from tilegraph.ops.gemm.space import Blocks, GemmSpace, Integers, Other, Product
 from tilegraph.ops.index import Ix, Var, flat_address
 from tilegraph.ops.loops import digits, merge, mergeable, with_merged
 from tilegraph.ops.lower import Rule, lower_region
@@ -125,19 +125,20 @@ class _Product(Puller[GemmSpace]):
     """Its loops are those of the output."""
 
     def build(self) -> GemmSpace:
-        self.products: dict[tuple[int, tuple[Ix, ...]], tuple[_Dot, tuple[Ix, ...], Product]] = {}
+        self.products: dict[tuple[int, tuple[Ix, ...]], tuple[_Dot, tuple[Ix, ...]]] = {}
         value = self.pull(self.root, tuple(self.index))
-        if len(self.products) != 1:
-            raise Decline("no product is in it" if not self.products else "it reads more than one product, or one at "
-                          "more than one place")
-        ((dot, at, _),) = self.products.values()
+        if not self.products:
+            raise Decline("no product is in it")
+        (dot, at), *others = self.products.values()
+        if any(place != at for _, place in others):
+            raise Decline("it reads products at more than one place")
         if Dim.product(dot.shape) != Dim.product(self.root.shape):
             raise Decline("the result has more elements than the product")
         rows = _digits(flat_address(at[:-1], dot.shape[:-1]), self.loops, "rows")
         cols = _digits(at[-1], self.loops, "columns")
         if set(rows) & set(cols) or set(rows) | set(cols) != set(self.loops) or not cols:
             raise Decline("rows and columns of the product are not loops of the result")
-        k = Var("k", dot.left.shape[-1])
+        self.k = k = Var("k", dot.left.shape[-1])
         depth, width = k.extent.as_int(), dot.shape[-1].as_int()
         if depth is None or width is None:
             raise Decline("the matrix has a symbolic extent")
@@ -151,10 +152,12 @@ class _Product(Puller[GemmSpace]):
         if (depth > 1 and left.address.coef(k) != 1) or k in left.address.hidden() or left.address.vars() & set(cols):
             raise Decline("the left operand is not contiguous along the summed dim")
         right = self._right(dot, left, at[-1])
+        more = tuple(self._other(one, dot, left, right, at) for one, _ in others)
         rows, value, places = _merge_rows(rows, value, (left.address, flat_address(self.index, self.root.shape)))
         rounded = dot.rounded if isinstance(dot, Dot) else ""
         space = GemmSpace(rows, cols, k, Dim.product(dot.shape[:-1]), width, depth, places[0], left.slot, right.slot,
-                          right.transposed, value, places[1], rounded or "float32", right.matrix, right.quantized)
+                          right.transposed, value, places[1], rounded or "float32", right.matrix, right.quantized,
+                          others=more)
         _check(space)
         return space
 
@@ -175,11 +178,26 @@ class _Product(Puller[GemmSpace]):
         matrix = plan_matrix(dot.right)
         return _Right(matrix.slot, matrix=matrix)
 
+    def _other(self, dot: _Dot, first: _Dot, left: Load, right: _Right, at: tuple[Ix, ...]) -> Other:
+        """The matrix of a product beside the first one: both are plain, of the same rows and extents."""
+        if not isinstance(dot, Dot) or not isinstance(first, Dot) or right.matrix is not None:
+            raise Decline("it reads more than one product, and not all are with matrices of floats")
+        if dot.right.shape != first.right.shape or dot.rounded != first.rounded:
+            raise Decline("it reads products with matrices of more than one shape or precision")
+        if self.pull(dot.left, (*project(at[:-1], dot.left.shape[:-1]), Ix.of(self.k))) is not left:
+            raise Decline("it reads products of different rows")
+        found = self._right(dot, left, at[-1])
+        if found.matrix is not None:
+            raise Decline("it reads more than one product, and not all are with matrices of floats")
+        if found.slot == right.slot:
+            raise Decline("it reads two products with one matrix")
+        return Other(found.slot, found.transposed)
+
     def operation(self, prim: Prim, at: tuple[Ix, ...]) -> Inst:
         if not isinstance(prim, _Dot):
             raise Decline(f"a {type(prim).__name__.lower()} follows the product")
-        leaf = Product(prim.dtype)
-        self.products[id(prim), at] = prim, at, leaf
+        leaf = Product(prim.dtype, len(self.products))
+        self.products[id(prim), at] = prim, at
         return leaf
 
 

@@ -13,7 +13,18 @@ from tilegraph.spec.schedule import DEFAULT, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Product(Inst):
-    """The matrix product at (m, n), a leaf of the epilogue (float32; int32 of integers)."""
+    """The matrix product at (m, n), a leaf of the epilogue (float32; int32 of integers); `number`: with which matrix,
+    0 that of the space, else one more than its place in `others`."""
+
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Other:
+    """One more matrix that the rows are multiplied with, of the same extents: input `slot`, [n, k] if `transposed`."""
+
+    slot: int
+    transposed: bool
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,8 @@ class GemmSpace:
     row-major, or [n, k] if `transposed`. `value` is evaluated at (rows, cols) with a `Product` leaf and contiguous
     along the last loop of `cols`; `address` is where the result lies. `matrix`: how the matrix is computed from
     constants, where it is; `quantized`: how it is summed, where not in floats. `stored`: the dtype of the result.
-    `schedule`: what the generator need not decide.
+    `schedule`: what the generator need not decide. `others`: further matrices, each with a `Product` leaf of its own;
+    then `matrix` and `quantized` are None.
     """
 
     rows: tuple[Var, ...]
@@ -73,6 +85,12 @@ class GemmSpace:
     quantized: Integers | Blocks | None = None
     stored: str = "float"
     schedule: Schedule = DEFAULT
+    others: tuple[Other, ...] = ()
+
+    @property
+    def matrices(self) -> tuple[Other, ...]:
+        """All of them, by the number of their `Product`."""
+        return (Other(self.right_slot, self.transposed), *self.others)
 
     @property
     def constant_slots(self) -> frozenset[int]:
@@ -82,4 +100,4 @@ class GemmSpace:
         if isinstance(self.quantized, Blocks):
             more = (self.quantized.scales_slot, self.quantized.zeros_slot)
             return frozenset({self.right_slot, *(slot for slot in more if slot is not None)})
-        return frozenset({self.right_slot})
+        return frozenset(one.slot for one in self.matrices)
