@@ -92,7 +92,8 @@ class Results(ABC):
             return
         with e.loop("i", width) as i:
             at = t.Mul(i, e.i64(self.now * self.lanes))
-            self.store(sums, e.share(t.Add(self.x, i)), e.share(t.Add(at, place)) if place != 0 else at)
+            start = _plus(e, at, place) if isinstance(place, int) else t.Add(at, place)
+            self.store(sums, e.share(t.Add(self.x, i)), e.share(start))
 
     def store(self, sums: t.Buffer, x: t.Expr, place: int | t.Expr) -> None:
         e, space = self.e, self.space
