@@ -17,9 +17,11 @@ from tests.numeric.verify.verify_pairs import save
 from tests.unit.attention.spellings import Spelling
 from tilegraph.cli import main
 from tilegraph.codegen.conv.winograd import _Winograd
+from tilegraph.codegen.gemm.kernel import ProductKernel
 from tilegraph.codegen.isa import host
 from tilegraph.codegen.tir_math import V
 from tilegraph.compiler import list_passes, optimize
+from tilegraph.compiler.program import _LOWERINGS
 from tilegraph.errors import UsageError
 from tilegraph.ops.pointwise import POINTWISE
 from tilegraph.passes import Pass, PassContext, PassResult
@@ -28,6 +30,7 @@ from tilegraph.targets.cpu import CPU
 from tilegraph.targets.table import TARGETS
 from tilegraph.verify import verify
 from tilegraph.verify.bisect import Finding, bisect
+from tilegraph.verify.bisect.kernels import PASS_OF
 
 F = np.float32
 RNG = np.random.default_rng(11)
@@ -193,6 +196,24 @@ def test_a_wrong_kernel_of_lower_precision_on_request(tmp_path: Path, monkeypatc
     assert "ConvFast" in finding.reason
     assert finding.switches == ["--disable plan-layouts"]
     assert "Conv" in operators(finding.model)
+
+
+def test_a_wrong_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    path = save(tmp_path / "g.onnx", "g (float[n, 16] x) => (float[n, 16] y) { m = MatMul(x, w) y = Tanh(m) }",
+                **WEIGHTS)
+    right = ProductKernel.product
+    monkeypatch.setattr(ProductKernel, "product", lambda self, sums, column: self.e.math.mul(
+        right(self, sums, column), self.e.f32(1.001)))
+    finding = found(path, optimize(path, offload="all").save(tmp_path / "m.tilegraph"), tmp_path / "b")
+    assert finding.kind == "kernel", finding.lines()
+    assert "Gemm" in finding.reason
+    assert finding.switches == ["--disable fuse-gemm"]
+    assert "MatMul" in operators(finding.model)
+
+
+def test_every_kind_of_kernel_has_a_switch() -> None:
+    assert set(PASS_OF) == set(_LOWERINGS)
+    assert set(PASS_OF.values()) <= set(list_passes())
 
 
 def test_a_folder_of_another_model(model: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tilegraph.verify.winograd import as_computed
 DOMAIN = "ai.tilegraph"
 PASS_OF = {"Region": "fuse-regions", "Small": "absorb-leftovers", "Attention": "fuse-attention",
            "AttentionTrust": "fuse-attention", "Gemm": "fuse-gemm", "Conv": "plan-layouts", "ConvFast": "plan-layouts",
-           "Pool": "plan-layouts"}
+           "Pool": "plan-layouts", "Join": "plan-layouts"}
 
 
 @dataclass(frozen=True)
