@@ -10,6 +10,7 @@ from typing import Any
 
 from tilegraph.errors import InputError
 from tilegraph.spec.artifact import MANIFEST_FILE, REPORT_FILE
+from tilegraph.spec.given import GivenDims
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Explanation:
         return found
 
 
-def explain(model: str | Path, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
+def explain(model: str | Path, target: str = "cpu", *, dims: GivenDims | None = None, offload: str = "auto",
             disable: Collection[str] = (), mcpu: str | None = None, precision: str = "float32",
             weights: str = "float32", fast_winograd: bool = False, trust_hidden: bool = False,
             inputs: str | Path | Mapping[str, Any] | None = None, progress: Any = None) -> Explanation:

@@ -171,7 +171,7 @@ def _is_free(taken: set[ir.Node], owner: Owner | None, node: ir.Node) -> bool:
     return node not in taken and owner_of(node) in (None, owner)
 
 
-def _operator(owner: Owner | None) -> dict[str, str]:
+def _operator(owner: Owner | None) -> dict[str, Any]:
     return {} if owner is None else {"operator": owner.name}
 
 

@@ -20,6 +20,7 @@ from tilegraph.bench.result import BenchResult, ModelTiming
 from tilegraph.bench.seats import Plan, Seats
 from tilegraph.bench.stats import median_interval, paired_ratios, quantile
 from tilegraph.errors import InputError, UsageError
+from tilegraph.spec.given import GivenDims
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -30,7 +31,7 @@ PINNED_THREADS = 2  # up to this many threads, workers are bound to CPUs
 
 
 def bench(models: Sequence[str | Path | Peer], *, threads: int = 1, runs: int = 30,
-          inputs: Feeds | str | Path | None = None, dims: Mapping[str, int] | None = None, seed: int = 0,
+          inputs: Feeds | str | Path | None = None, dims: GivenDims | None = None, seed: int = 0,
           create: bool = True, progress: Callable[[int, int], None] | None = None) -> BenchResult:
     """Times `models` against each other; the first one is what ratios refer to.
 
@@ -89,7 +90,7 @@ def bench(models: Sequence[str | Path | Peer], *, threads: int = 1, runs: int = 
                        {k: (str(v.dtype), tuple(v.shape)) for k, v in feeds.items()}, tuple(notes))
 
 
-def _made(first: Peer, dims: Mapping[str, int] | None, seed: int) -> Feeds:
+def _made(first: Peer, dims: GivenDims | None, seed: int) -> Feeds:
     """Inputs for the first peer, at sizes on which it runs (tried in a worker of their own)."""
     from tilegraph.verify.inputs import accepted_inputs
 

@@ -41,7 +41,8 @@ class Weights(StrEnum):
 
 
 Target = Annotated[str, typer.Option("--target", help="What to compile for; `tilegraph targets` lists them.")]
-Dim = Annotated[list[str], typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dim; repeatable.")]
+Dim = Annotated[list[str], typer.Option("--dim", metavar="NAME=SIZE", help="Fix a symbolic dim, or say what it "
+                                       "follows from (total=past+seq, height=32*h); repeatable.")]
 OffloadOption = Annotated[Offload, typer.Option("--offload", help="What goes to compiled kernels: what wins, all that "
                                                 "can, or nothing.")]
 Disable = Annotated[list[str], typer.Option("--disable", metavar="PASS", help="Leave a pass out; repeatable.")]

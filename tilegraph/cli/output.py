@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -90,16 +91,18 @@ def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(escape(step))
 
 
-def dims_of(options: list[str]) -> dict[str, int]:
-    """`["batch=1", "seq=128"]` as a dict; UsageError names what is wrong."""
+def dims_of(options: list[str]) -> dict[str, int | str]:
+    """`["batch=1", "total=past+seq"]` as a dict; UsageError names what is wrong."""
     from tilegraph.errors import UsageError
 
-    found: dict[str, int] = {}
+    found: dict[str, int | str] = {}
     for option in options:
         name, equals, size = option.rpartition("=")
-        if not equals or not name or not size.strip().isdigit():
-            raise UsageError(f"--dim {option}: write it as NAME=SIZE, for example --dim batch=1")
-        if name in found and found[name] != int(size):
-            raise UsageError(f"--dim {name}: given twice, as {found[name]} and {int(size)}")
-        found[name] = int(size)
+        size = size.strip()
+        if not equals or not name or not (size.isdigit() or re.search(r"[^\W\d]", size)):
+            raise UsageError(f"--dim {option}: write it as NAME=SIZE, for example --dim batch=1, or as a sum of other "
+                             "dims, for example --dim total=past+seq")
+        given = int(size) if size.isdigit() else size
+        if found.setdefault(name, given) != given:
+            raise UsageError(f"--dim {name}: given twice, as {found[name]} and {given}")
     return found

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tilegraph.verify.bisect import Finding
 
 
+_OPEN = (" is unknown", "is not known from the inputs", "not equal for certain", "symbolic extent")
+
+
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Columns whose head starts with ">" are aligned to the right."""
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
@@ -64,6 +67,10 @@ def show_decisions(out: Console, report: dict[str, Any]) -> None:
     if report.get("refusals"):
         out.print(_table("\nRefused", ("stage", "node", "op", "reason"),
                          ((r.get("stage", ""), r["node"], r["op"], r["reason"]) for r in report["refusals"])))
+    reasons = [r["reason"] for r in (*report.get("refusals", []), *report.get("attentions", []))]
+    if any(open_ in reason for reason in reasons for open_ in _OPEN):
+        _say(out, "\nSome of the reasons are sizes that the model leaves open: --dim seq=128 fixes one, "
+                  "--dim total=past+seq says that one follows from others, --dim height=32*h that it is a multiple.")
 
 
 def show_verification(out: Console, result: VerifyResult, *, verbose: bool) -> None:

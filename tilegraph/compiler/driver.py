@@ -36,6 +36,7 @@ from tilegraph.passes import Instrument, PassContext, Pipeline
 from tilegraph.rewrites.fusion.composite import DOMAIN
 from tilegraph.spec.artifact import EP_NAME, Library, Manifest, library_file
 from tilegraph.spec.digest import sha256_file
+from tilegraph.spec.given import GivenDims
 from tilegraph.spec.schedule import Schedule
 from tilegraph.targets.base import FLOAT32
 
@@ -49,7 +50,7 @@ def list_passes(target: str = "cpu") -> list[str]:
     return [p.name for p in targets.get(target).passes(targets.CompilerOptions())]
 
 
-def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | None = None, offload: str = "auto",
+def optimize(model: Source, target: str = "cpu", *, dims: GivenDims | None = None, offload: str = "auto",
              disable: Collection[str] = (), mcpu: str | None = None, precision: str = FLOAT32,
              weights: str = FLOAT32, fast_winograd: bool = False, trust_hidden: bool = False,
              dump: Path | None = None,
@@ -59,9 +60,10 @@ def optimize(model: Source, target: str = "cpu", *, dims: Mapping[str, int] | No
              schedules: Mapping[str, Schedule] | None = None) -> OptimizedModel:
     """Optimizes `model` (a path, its bytes, a ModelProto or an ir.Model, which is left alone) for `target`.
 
-    dims: symbolic dims to freeze, by name. offload: "auto" asks the cost model, "all" takes every legal region, "none"
-    only normalises. disable: passes to skip. mcpu: compile for this CPU instead of the host's. precision: "bf16" rounds
-    the operands of compiled matrix products to bfloat16 and sums in float32. weights: "int8" or "int4" rounds their
+    dims: sizes of symbolic dims by name, or the dims that one follows from ({"total": "past+seq"}).
+    offload: "auto" asks the cost model, "all" takes every legal region, "none" only normalises. disable: passes to
+    skip. mcpu: compile for this CPU instead of the host's. precision: "bf16" rounds the operands of compiled matrix
+    products to bfloat16 and sums in float32. weights: "int8" or "int4" rounds their
     matrices to integers in blocks. fast_winograd: 3x3 convolutions by F(4x4, 3x3), about five times the rounding error.
     trust_hidden: keys that masks hide, and their values, are finite: with few queries they are not read. dump: folder
     for the model after each pass and the kernels' text. dry_run: decide, compile nothing. progress: told each stage's

@@ -1,4 +1,4 @@
-"""Freezing symbolic extents: `--dim batch=1`."""
+"""Symbolic extents that the caller knows: `--dim batch=1`, `--dim total=past+seq`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import onnx_ir as ir
 from tilegraph.errors import UsageError
 from tilegraph.io.names import substitute_dims
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.given import GivenDims, resolve
 
 
 def input_dims(model: ir.Model) -> dict[str, str]:
@@ -22,24 +23,20 @@ def input_dims(model: ir.Model) -> dict[str, str]:
     return found
 
 
-def freeze_dims(model: ir.Model, dims: Mapping[str, int], aliases: Mapping[str, str] | None = None) -> bool:
-    """Replaces the symbols named in `dims` by their integers everywhere in the graph, in place.
+def freeze_dims(model: ir.Model, dims: GivenDims, aliases: Mapping[str, str] | None = None) -> bool:
+    """Replaces the symbols named in `dims` by their integers or expressions everywhere in the graph, in place.
 
     `aliases` maps further accepted spellings to symbols (what the exporter wrote -> the model's name now).
-    Returns whether the model changed. Raises UsageError for an unknown name, a value that is not an integer, or a
-    negative one.
+    Returns whether the model changed. Raises UsageError for an unknown name and for what `resolve` refuses.
     """
     known = input_dims(model)
-    binding: dict[str, int] = {}
-    for given, size in dims.items():
-        name = (aliases or {}).get(given, given)
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise UsageError(f"dim '{given}' must be an integer, not {size!r}")
-        if size < 0:
-            raise UsageError(f"dim '{given}' must not be negative, got {size}")
+    given: dict[str, int | str] = {}
+    for spelled, size in dims.items():
+        name = (aliases or {}).get(spelled, spelled)
         if name not in known:
             listing = ", ".join(f"{n} ({where})" for n, where in known.items())
-            raise UsageError(f"the model has no dim '{given}'; it has " + (listing or "no symbolic dims"))
-        if binding.setdefault(name, size) != size:
-            raise UsageError(f"dim '{name}' is given twice, as {binding[name]} and {size}")
+            raise UsageError(f"the model has no dim '{spelled}'; it has " + (listing or "no symbolic dims"))
+        if given.setdefault(name, size) != size:
+            raise UsageError(f"dim '{name}' is given twice, as {given[name]} and {size}")
+    binding = resolve(given, known)
     return substitute_dims(model, binding) if binding else False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -20,6 +20,7 @@ from tilegraph.io.own import own_tensors
 from tilegraph.io.parse import parse_proto, read_proto
 from tilegraph.io.sparse import densify
 from tilegraph.io.walk import all_graphs
+from tilegraph.spec.given import GivenDims
 
 # Functions need IR 8, shapes inside them IR 10; nothing between 4 and 10 changes what a model means.
 _MIN_IR_VERSION = 10
@@ -27,10 +28,11 @@ _MIN_IR_VERSION = 10
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 
-def load(source: ModelSource, *, dims: Mapping[str, int] | None = None) -> ir.Model:
+def load(source: ModelSource, *, dims: GivenDims | None = None) -> ir.Model:
     """The model in `source`: a path, the bytes of a file, a ModelProto or an ir.Model (neither of which is changed).
 
-    Weights in external data stay memory-mapped. `dims` gives integers for symbolic extents of the graph inputs.
+    Weights in external data stay memory-mapped. `dims` gives integers for symbolic extents of the graph inputs, or
+    what they are made of (`{"total": "past+seq"}`).
     The result has: functions inlined except those of domain `ai.tilegraph`; a unique name for every node and value;
     a symbol for every extent of a graph input that is not an integer; the default domain spelled ""; IR version 10 or
     later; before IR version 4, initializers that were listed as inputs no longer are.

@@ -163,8 +163,8 @@ def _update(
     return True
 
 
-def substitute_dims(model: ir.Model, binding: dict[str, int]) -> bool:
-    """Replaces symbols by integers in every shape of the model, nested graphs included. Returns whether any changed."""
+def substitute_dims(model: ir.Model, binding: dict[str, Dim]) -> bool:
+    """Replaces symbols by other dims in every shape, nested graphs included. Returns whether any changed."""
 
     def bind(_: int, dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim | str | None:
         if isinstance(dim, int) or dim.value is None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from tilegraph.errors import InputError, NotEnoughMemory, UsageError
 from tilegraph.spec.digest import check_sha256
+from tilegraph.spec.given import GivenDims
 from tilegraph.system import gigabytes
 from tilegraph.verify import trace
 from tilegraph.verify.arrays import given_arrays
@@ -31,7 +32,7 @@ CANDIDATE_LIMIT_S = 60.0  # plus 100 times what the original took
 
 def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | Mapping[str, Any] | None = None,
            samples: int = 3, seed: int = 0, rtol: float | None = None, atol: float | None = None,
-           threads: int | None = None, dims: Mapping[str, int] | None = None,
+           threads: int | None = None, dims: GivenDims | None = None,
            reference_limit: float = REFERENCE_LIMIT_S, ort_optimizations: bool = True,
            expect_sha256: str | None = None, progress: Callable[[str], None] | None = None) -> VerifyResult:
     """Whether `optimized` (a .tilegraph folder or any .onnx file) answers as `original` (an .onnx file) does.
@@ -111,7 +112,7 @@ class _Job:
     doing: str = ""  # for messages
     worked: int | None = None  # the place of the sizes that the original last accepted
 
-    def load(self, inputs: str | Path | Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> None:
+    def load(self, inputs: str | Path | Mapping[str, Any] | None, dims: GivenDims | None) -> None:
         """Reads the model and the given inputs, or prepares the makers of random ones."""
         self.model = load_for_analysis(self.original)
         self.large = weight_bytes(self.model) > LARGE_BYTES

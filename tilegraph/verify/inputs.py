@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from tilegraph.errors import InputError
+from tilegraph.spec.given import GivenDims
 from tilegraph.verify.roles import Kind, Role, find_role
 from tilegraph.verify.sizes import Sizes
 from tilegraph.verify.source import read_model
@@ -25,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 def make_inputs(model_path: str | Path, *, seed: int = 0, sample: int = 0,
-                dims: Mapping[str, int] | None = None) -> dict[str, Array]:
+                dims: GivenDims | None = None) -> dict[str, Array]:
     """Arrays for every input of an .onnx file, by name. Sample 0 has batch 1, later samples other sizes.
 
     Raises InputError for an input that cannot be invented (a sequence, an optional, no rank).
@@ -35,7 +36,7 @@ def make_inputs(model_path: str | Path, *, seed: int = 0, sample: int = 0,
 
 
 def accepted_inputs(model_path: str | Path, run: Callable[[dict[str, Array]], object], *, seed: int = 0,
-                    sample: int = 0, dims: Mapping[str, int] | None = None) -> dict[str, Array]:
+                    sample: int = 0, dims: GivenDims | None = None) -> dict[str, Array]:
     """As `make_inputs`, with the first sizes on which `run` raises nothing; InputError with the first refusal if it
     always does."""
     maker = InputMaker(load_for_analysis(model_path), dims)
@@ -88,7 +89,7 @@ def load_for_analysis(model_path: str | Path) -> ir.Model:
 class InputMaker:
     """Analyses a model once and makes any number of samples."""
 
-    def __init__(self, model: ir.Model, dims: Mapping[str, int] | None = None) -> None:
+    def __init__(self, model: ir.Model, dims: GivenDims | None = None) -> None:
         self.model = model
         self.inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
         for value in self.inputs:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from tilegraph.errors import InputError, UsageError
 from tilegraph.spec.dims import Dim
+from tilegraph.spec.given import GivenDims, resolve
 
 # (batch, sequence, past, spatial) of the first samples; later samples draw theirs.
 _SAMPLES = ((1, 16, 8, 64), (2, 24, 5, 96), (3, 13, 7, 67))
@@ -34,6 +35,7 @@ class Axis:
     places: list[tuple[str, int, int]] = field(default_factory=list)  # input, axis, rank
     kind: str = "sequence"  # batch, sequence, past, total, spatial
     pinned: int | None = None
+    step: int = 1  # the extent is so many times the size, where the caller says so: height=32*h
 
 
 def _is_state(value: ir.Value, at: int) -> bool:
@@ -69,20 +71,23 @@ def _kind(axis: Axis, spatial: bool) -> str:
 
 
 class Sizes:
-    """The symbolic dims of `inputs` and how to bind them. `dims` fixes some by name, or by `input[axis]`."""
+    """The symbolic dims of `inputs` and how to bind them. `dims` fixes some by name, or by `input[axis]`, or says what
+    a name follows from."""
 
-    def __init__(self, inputs: list[ir.Value], dims: Mapping[str, int] | None = None) -> None:
+    def __init__(self, inputs: list[ir.Value], dims: GivenDims | None = None) -> None:
         self.axes: dict[str, Axis] = {}
         self._shapes: dict[str, list[Dim]] = {}
-        fixed = dict(dims or {})
+        fixed = {k: v for k, v in (dims or {}).items() if not isinstance(v, str)}
+        said = {k: v for k, v in (dims or {}).items() if isinstance(v, str)}
         known: set[str] = set()
         for value in inputs:
             self._add(value, fixed, known)
-        self._fixed = {k: v for k, v in fixed.items() if k in self.axes}
-        unknown = sorted(set(fixed) - known - set(self.axes))
+        unknown = sorted((set(fixed) - known | set(said)) - set(self.axes))
         if unknown:
             have = ", ".join(sorted(self.axes)) or "none"
             raise UsageError(f"--dim {unknown[0]}: no input has a symbolic dim of that name (there are: {have})")
+        self._follow(resolve(said, self.axes))
+        self._fixed = {k: v for k, v in fixed.items() if k in self.axes}
         for axis in self.axes.values():
             axis.kind = _kind(axis, any(_spatial(inputs, place) for place in axis.places))
             axis.pinned = next((p for place in axis.places if (p := _pinned(inputs, place)) is not None), None)
@@ -111,6 +116,14 @@ class Sizes:
             shape.append(dim)
         self._shapes[name] = shape
 
+    def _follow(self, said: Mapping[str, Dim]) -> None:
+        """Puts what the caller says of some dims in their place; a new name is an axis of the same kind."""
+        for name, dim in said.items():
+            places = self.axes.pop(name).places
+            for symbol in dim.symbols - self.axes.keys():
+                self.axes[symbol] = Axis(name, places, step=dim.terms[-1][1])
+        self._shapes = {k: [d.substitute(said) for d in shape] for k, shape in self._shapes.items()}
+
     def bindings(self, seed: int, sample: int) -> list[dict[str, int]]:
         """Candidate values for every symbol, best first. All samples have the same number; what works for one sample
         at a place is likely to work for another at the same place."""
@@ -129,7 +142,8 @@ class Sizes:
         has_past = any(a.kind == "past" for a in self.axes.values())
         total = past + sequence if summed and has_past else sequence
         values = {"batch": batch, "sequence": sequence, "past": past, "spatial": spatial, "total": total}
-        binding = {k: a.pinned if a.pinned is not None else values[a.kind] for k, a in self.axes.items()}
+        binding = {k: a.pinned if a.pinned is not None else max(values[a.kind] // a.step, 1)
+                   for k, a in self.axes.items()}
         binding.update(self._fixed)
         return binding
 

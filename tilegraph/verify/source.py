@@ -56,10 +56,11 @@ def made_with(optimized: str | Path) -> dict[str, Any]:
         return {}
 
 
-def frozen_dims(optimized: str | Path) -> dict[str, int]:
-    """The dims that a folder's report says were fixed when it was made; none for anything else."""
+def frozen_dims(optimized: str | Path) -> dict[str, int | str]:
+    """The dims that a folder's report says were given when it was made; none for anything else."""
     try:
-        return {str(name): int(size) for name, size in made_with(optimized)["dims"].items()}
+        given = made_with(optimized)["dims"].items()
+        return {str(name): size if isinstance(size, str) else int(size) for name, size in given}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -117,13 +117,13 @@ def test_a_closed_pipe_is_silent() -> None:
 
 @pytest.mark.parametrize(("options", "wanted"), [
     (["batch=1", "seq=128"], {"batch": 1, "seq": 128}), (["a=b=3"], {"a=b": 3}), (["x[1]=4"], {"x[1]": 4}), ([], {}),
-    (["n=2", "n=2"], {"n": 2}), (["n=0"], {"n": 0}),
+    (["n=2", "n=2"], {"n": 2}), (["n=0"], {"n": 0}), (["n= past+m "], {"n": "past+m"}),
 ])
-def test_dims(options: list[str], wanted: dict[str, int]) -> None:
+def test_dims(options: list[str], wanted: dict[str, int | str]) -> None:
     assert dims_of(options) == wanted
 
 
-@pytest.mark.parametrize("options", [["n"], ["=3"], ["n=-1"], ["n=1.5"], ["n=x"], ["n=1", "n=2"], ["n="]])
+@pytest.mark.parametrize("options", [["n"], ["=3"], ["n=-1"], ["n=1.5"], ["n=x", "n=1"], ["n=1", "n=2"], ["n="]])
 def test_wrong_dims(options: list[str]) -> None:
     with pytest.raises(UsageError, match="--dim"):
         dims_of(options)

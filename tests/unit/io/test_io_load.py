@@ -398,13 +398,28 @@ def test_freezing_reaches_every_shape() -> None:
     ({"batch": -1}, ("'batch'", "negative", "-1")),
     ({"batch": 1.5}, ("'batch'", "integer", "1.5")),
     ({"batch": True}, ("'batch'", "integer")),
+    ({"batch": "bach+seq"}, ("'batch'", "no dim 'bach'", "batch, seq")),
+    ({"batch": "seq-1"}, ("'batch'", "'seq-1'", "positive")),
+    ({"batch": "seq//2"}, ("'batch'", "'seq//2'", "positive")),
+    ({"batch": "2 seq"}, ("'batch'", "'2 seq'", "past+seq")),
+    ({"batch": "batch+1"}, ("'batch'", "'batch+1'", "itself")),
+    ({"batch": "2*seq", "seq": "2*n"}, ("'batch'", "'2*seq'", "'seq'")),
 ])
-def test_wrong_dims(dims: dict[str, int], parts: tuple[str, ...]) -> None:
+def test_wrong_dims(dims: dict[str, int | str], parts: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as caught:
         load(relu(), dims=dims)
     for part in parts:
         assert part in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("dims", "wanted"), [
+    ({"seq": "2*batch+1"}, "[batch,2*batch+1,4]"), ({"seq": "8*n"}, "[batch,8*n,4]"),
+    ({"seq": "batch"}, "[batch,batch,4]"),
+    ({"seq": "batch+1", "batch": 2}, "[2,3,4]"), ({"seq": "7"}, "[batch,7,4]"),
+])
+def test_a_dim_follows_from_others(dims: dict[str, int | str], wanted: str) -> None:
+    assert shape(load(relu(), dims=dims)) == wanted
 
 
 def test_dims_may_be_given_as_the_exporter_wrote_them() -> None:

@@ -9,12 +9,13 @@ import onnx_ir as ir
 import pytest
 from verify_text import parse
 
+from tilegraph.errors import UsageError
 from tilegraph.verify.sizes import Sizes
 
 F = np.float32
 
 
-def sizes(text: str, dims: dict[str, int] | None = None, **weights: np.ndarray[Any, Any]) -> Sizes:
+def sizes(text: str, dims: dict[str, int | str] | None = None, **weights: np.ndarray[Any, Any]) -> Sizes:
     return Sizes(list(parse(text, **weights).graph.inputs), dims)
 
 
@@ -68,6 +69,21 @@ def test_fixed_dims_win_and_the_place_form_works() -> None:
         assert binding["n"] == 7
     found = sizes(text, {"x[1]": 5})
     assert found.shape("x", found.bindings(0, 0)[0]) == (1, 5)
+
+
+def test_what_the_caller_says_of_a_dim_holds_in_every_sample() -> None:
+    text = ("g (int64[b, n] ids, int64[b, m] mask, float[b, 2, past, 4] k, float[b, 3, height, 8] x) => (float y)"
+            " { y = Relu(k) }")
+    found = sizes(text, {"m": "past+n", "height": "32*h"})
+    for sample in range(4):
+        for binding in found.bindings(0, sample):
+            ids, mask, k, x = (found.shape(name, binding) for name in ("ids", "mask", "k", "x"))
+            assert mask[1] == ids[1] + k[2]
+            assert x[2] % 32 == 0
+            assert 32 <= x[2] <= 640  # sizes of an image, not 32 times those
+    assert "m" not in found.axes
+    with pytest.raises(UsageError, match="no input has a symbolic dim of that name"):
+        sizes(text, {"total": "past+n"})
 
 
 def test_all_samples_have_as_many_candidates_in_the_same_places() -> None:

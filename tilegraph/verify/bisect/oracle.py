@@ -30,7 +30,7 @@ class Options:
     target: str = "cpu"
     offload: str = "auto"
     disable: tuple[str, ...] = ()
-    dims: dict[str, int] = field(default_factory=dict)
+    dims: dict[str, int | str] = field(default_factory=dict)
     mcpu: str | None = None
     precision: str = "float32"
     weights: str = "float32"
@@ -66,7 +66,7 @@ def options_of(folder: Path) -> Options | None:
         report: Any = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
         said = report["options"]
         return Options(str(report["target"]), str(said["offload"]), tuple(map(str, said["disable"])),
-                       {str(k): int(v) for k, v in said["dims"].items()}, said["mcpu"],
+                       {str(k): v if isinstance(v, str) else int(v) for k, v in said["dims"].items()}, said["mcpu"],
                        str(said.get("precision", "float32")), str(said.get("weights", "float32")),
                        bool(said.get("fast_winograd", False)), bool(said.get("trust_hidden", False)),
                        {str(one["composite"]): Schedule(**one["schedule"]) for one in report.get("tuned", ())})
