@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
-import onnx_ir as ir
 
 from tilegraph.errors import InputError
 from tilegraph.spec.artifact import EP_NAME
@@ -133,6 +132,8 @@ class _Ort:
 def _to_ort(ort: Any, array: Value) -> Any:
     if not isinstance(array, np.ndarray) or _native(array.dtype):
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+    import onnx_ir as ir  # half a second, for dtypes that numpy lacks
+
     dtype = ir.DataType.from_numpy(array.dtype)
     bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, int(dtype))
@@ -146,6 +147,8 @@ def _native(dtype: np.dtype[Any]) -> bool:
 def _from_ort(value: Any) -> Value:
     if not value.is_tensor():
         return [np.asarray(v) for v in value.to_numpy()] if hasattr(value, "to_numpy") else value.numpy()
+    import onnx_ir as ir
+
     dtype = np.dtype(ir.DataType(value.element_type()).numpy())
     if _native(dtype):
         return value.numpy()

@@ -92,8 +92,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_compiler_imports_tvm_only_to_compile() -> None:
-    code = "import sys; import tilegraph.compiler; print([m for m in ('onnxruntime', 'tvm') if m in sys.modules])"
+@pytest.mark.parametrize(("module", "heavy"), [
+    ("tilegraph.compiler", ("onnxruntime", "tvm")),
+    ("tilegraph.verify.worker", ("onnx", "onnx_ir", "onnxruntime", "tvm")),  # several processes for each verify
+])
+def test_what_is_heavy_is_imported_where_it_is_used(module: str, heavy: tuple[str, ...]) -> None:
+    code = f"import sys; import {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           cwd=Path(__file__).parents[3])
     assert done.stdout.splitlines()[-1] == "[]"
