@@ -70,7 +70,7 @@ def divide(space: Space) -> Passes:
     for store in space.stores:
         if not store.per_row:
             passes.stores[level[id(store.inst)]].append(store)
-    _keep(space, passes)
+    _keep(passes)
     return passes
 
 
@@ -78,7 +78,7 @@ def targets(passes: Passes, p: int) -> list[Inst]:
     return [f.operand for f in passes.folds[p]] + [s.inst for s in passes.stores[p]]
 
 
-def _keep(space: Space, passes: Passes) -> None:
+def _keep(passes: Passes) -> None:
     written = {id(s.inst): s for stores in passes.stores for s in stores if s.stored in ("float", "double")}
     computed: dict[int, int] = {}
     kept: dict[int, Inst] = {}
@@ -127,7 +127,7 @@ def _cost(inst: Inst, kept: dict[int, Inst], passes: Passes) -> int:
     return total
 
 
-def column_cost(space: Space, passes: Passes) -> int:
+def column_cost(passes: Passes) -> int:
     """Vector instructions per vector of columns, all passes together, recomputation included."""
     total = 0
     for p in range(passes.count):

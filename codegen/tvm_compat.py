@@ -17,12 +17,9 @@ from typing import Any
 import tvm
 from tvm import tirx as X
 from tvm.ir import PointerType, PrimType
-from tvm.target.codegen import llvm_is_valid_cpu
 from tvm.tirx.build import codegen_build
 
 from tilegraph.errors import EnvironmentProblem
-
-VERSION: str = tvm.__version__
 
 _OBJECT_BYTES = 4 << 20  # the largest of 5,000 kernels had .35 MB
 
@@ -115,10 +112,6 @@ def prim_func(name: str, params: list[Var], body: Stmt) -> Any:
 def text(func: Any) -> str:
     """The function as TVMScript, for dumps."""
     return str(func)
-
-
-def is_valid_cpu(name: str, triple: str) -> bool:
-    return bool(llvm_is_valid_cpu(name, triple))
 
 
 def _lower(func: Any, target: Any) -> Any:

@@ -38,7 +38,7 @@ class _Across:
         self.across = across
         self.name = name
         self.passes = schedule.divide(space)
-        self.cost = max(schedule.column_cost(space, self.passes), 1)
+        self.cost = max(schedule.column_cost(self.passes), 1)
         self.lanes = self._lanes(vector_bits)
         self.wide = self.lanes * self._registers(vector_bits)
         self.e = Emitter()

@@ -42,7 +42,7 @@ class _Kernel:
         self.passes = schedule.divide(space)
         self.vector_bits = vector_bits
         self.lanes = self._lanes(vector_bits)
-        cost = schedule.column_cost(space, self.passes)
+        cost = schedule.column_cost(self.passes)
         self.cost = cost
         self.wide = self.lanes * self._registers()
         self.flat = not space.rows and not any(isinstance(i, Fold) for i in space.insts())

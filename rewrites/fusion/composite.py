@@ -129,7 +129,7 @@ def make_composite(model: ir.Model, graph: ir.Graph, nodes: Sequence[ir.Node], o
     call = ir.Node(DOMAIN, name, writer.outside, num_outputs=len(outputs), name=_call_name(nodes, kind))
     own = [node for node in nodes if node not in clones]
     graph.insert_before(own[0], call)
-    _take_over(graph, outputs, call)
+    _take_over(outputs, call)
     graph.remove(own, safe=True)
     return call
 
@@ -149,7 +149,7 @@ def _call_name(nodes: Sequence[ir.Node], kind: str) -> str:
     return f"{nodes[-1].name}_{kind.lower()}"
 
 
-def _take_over(graph: ir.Graph, outputs: Sequence[ir.Value], call: ir.Node) -> None:
+def _take_over(outputs: Sequence[ir.Value], call: ir.Node) -> None:
     """Lets the call's results stand for `outputs`, names included."""
     for old, new in zip(outputs, call.outputs, strict=True):
         new.shape, new.type = old.shape, old.type

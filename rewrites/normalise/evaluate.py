@@ -166,7 +166,7 @@ def _pow(node: ir.Node, inputs: Arrays, opset: int) -> Array:
     return np.asarray(result).astype(base.dtype)
 
 
-def _cast_to(x: Array, target: _D, saturate: bool) -> Array:
+def _cast_to(x: Array, target: _D) -> Array:
     if target not in NUMERIC:
         raise CannotEvaluate(f"casts to {target.name} are left to the run")
     dtype = target.numpy()
@@ -179,11 +179,11 @@ def _cast_to(x: Array, target: _D, saturate: bool) -> Array:
 
 
 def _cast(node: ir.Node, inputs: Arrays, opset: int) -> Array:
-    return _cast_to(_given(inputs, 0), _D(_attr(node, "to")), bool(_attr(node, "saturate", 1)))
+    return _cast_to(_given(inputs, 0), _D(_attr(node, "to")))
 
 
 def _cast_like(node: ir.Node, inputs: Arrays, opset: int) -> Array:
-    return _cast_to(_given(inputs, 0), _D.from_numpy(_given(inputs, 1).dtype), bool(_attr(node, "saturate", 1)))
+    return _cast_to(_given(inputs, 0), _D.from_numpy(_given(inputs, 1).dtype))
 
 
 def _where(node: ir.Node, inputs: Arrays, opset: int) -> Array:

@@ -86,7 +86,7 @@ class _Folder:
         used = [o for o in node.outputs if is_used(o)]
         if is_op(node, "Constant") or (is_op(node, "Identity") and all(o.is_graph_output() for o in used)):
             return False
-        known = [self.from_contents(node, o) for o in used]
+        known = [self.from_contents(o) for o in used]
         if any(k is None for k in known):
             known = self.computed(node, used)
         if not known:
@@ -114,7 +114,7 @@ class _Folder:
         remove(node)
         return True
 
-    def from_contents(self, node: ir.Node, output: ir.Value) -> npt.NDArray[Any] | None:
+    def from_contents(self, output: ir.Value) -> npt.NDArray[Any] | None:
         """The value as `shapes` knows it, when all of it is integers."""
         contents, shape, dtype = symbolic_contents(output), shape_of(output.shape), output.dtype
         if contents is None or shape is None or dtype is None or None in shape:

@@ -7,7 +7,7 @@ computing dtype. Views and concatenations are index maps, never copies; a reduct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,7 +202,7 @@ class Lowered:
     inputs: tuple[Any, ...]
 
 
-def signature(outputs: tuple[Prim, ...], rename: Mapping[str, str] | None = None) -> str:
+def signature(outputs: tuple[Prim, ...]) -> str:
     """A text that is equal for equal computations: the basis of kernel cache keys."""
     names: dict[int, str] = {}
     lines: list[str] = []

@@ -144,10 +144,10 @@ class _Walk:
         self.found.infos[condition] = Info(ir.DataType.BOOL, ())
         state = self.settle(body, carried, state, body.outputs[1 : 1 + len(carried)])
         collected = [self.info(o) or Info() for o in body.outputs[1 + len(carried):]]
-        trips = self.trips(node, inputs, body, condition)
+        trips = self.trips(inputs, body, condition)
         return state + [Info(i.dtype, None if i.shape is None else (trips, *i.shape)) for i in collected]
 
-    def trips(self, node: ir.Node, inputs: list[Info | None], body: ir.Graph, condition: ir.Value) -> Dim | None:
+    def trips(self, inputs: list[Info | None], body: ir.Graph, condition: ir.Value) -> Dim | None:
         """The number of iterations, when the loop never ends early."""
         limit = inputs[0].dims() if inputs and inputs[0] is not None else None
         first = inputs[1].dims() if len(inputs) > 1 and inputs[1] is not None else [Dim.of(1)]

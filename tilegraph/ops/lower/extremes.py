@@ -26,11 +26,11 @@ def place_of(c: NodeContext, x: Prim, axis: int, kind: str, last: bool, nan: int
         raise c.decline(f"{c.node.op_type} of bool")
     floats = x.dtype.startswith("float")
     held = point("Neg", [x], x.dtype) if floats and kind == "min" else x
-    best = reduce_over(c, "peak" if floats else kind, held, [axis], True)
+    best = reduce_over("peak" if floats else kind, held, [axis], True)
     here = Position(x.shape, dtype, axis=axis)
     nowhere = scalar(-1 if last else far, dtype)
     places = point("Where", [point("Equal", [held, best], "bool"), here, nowhere], dtype)
-    found = reduce_over(c, "max" if last else "min", places, [axis], True)
+    found = reduce_over("max" if last else "min", places, [axis], True)
     if not floats:
         return found
     front = point("IsNaN", [take_range(x, axis, 0, 1, Dim.of(1))], "bool")

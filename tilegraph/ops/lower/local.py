@@ -61,7 +61,7 @@ def _lp_pool(c: NodeContext) -> list[Prim]:
 
 def _global_lp_pool(c: NodeContext) -> list[Prim]:
     x = c.arg(0)
-    return [_root(c, reduce_over(c, "sum", _power(c, x), list(range(2, len(x.shape))), True))]
+    return [_root(c, reduce_over("sum", _power(c, x), list(range(2, len(x.shape))), True))]
 
 
 def _power(c: NodeContext, x: Prim) -> Prim:

@@ -15,7 +15,7 @@ from tilegraph.ops.prims import Extent, Prim
 from tilegraph.spec.dims import Dim, Shape
 
 
-def reduce_over(c: NodeContext, kind: str, source: Prim, axes: list[int], keepdims: bool) -> Prim:
+def reduce_over(kind: str, source: Prim, axes: list[int], keepdims: bool) -> Prim:
     """The reduction with ONNX's shape. Axes that are not the last ones are brought there, which costs nothing.
 
     Extents of 1 among trailing axes are reduced along with the others.
@@ -44,20 +44,20 @@ def count_of(source: Prim, axes: list[int], dtype: str) -> Prim:
     return point("Cast", [count], dtype, attrs={"to": {"float32": 1, "float64": 11}[dtype]})
 
 
-def mean_over(c: NodeContext, source: Prim, axes: list[int], keepdims: bool) -> Prim:
+def mean_over(source: Prim, axes: list[int], keepdims: bool) -> Prim:
     """The sum divided by the count, once a result: a product with 1 / count would be off by one more rounding."""
-    return quotient(reduce_over(c, "sum", source, axes, keepdims), count_of(source, axes, source.dtype))
+    return quotient(reduce_over("sum", source, axes, keepdims), count_of(source, axes, source.dtype))
 
 
-def extremum(c: NodeContext, kind: str, source: Prim, axes: list[int], keepdims: bool) -> Prim:
+def extremum(kind: str, source: Prim, axes: list[int], keepdims: bool) -> Prim:
     """The "max" or "min" with NaN as ONNX Runtime has it: comparisons pass over NaN, but one in front stays.
 
     (What ONNX Runtime calls the front is the first element at a multiple of 16 bytes; kernels take the first one.)
     """
     if not axes or not source.dtype.startswith("float"):
-        return reduce_over(c, kind, source, axes, keepdims)
+        return reduce_over(kind, source, axes, keepdims)
     least = kind == "min"
-    best = reduce_over(c, "peak", point("Neg", [source], source.dtype) if least else source, axes, keepdims)
+    best = reduce_over("peak", point("Neg", [source], source.dtype) if least else source, axes, keepdims)
     if least:
         best = point("Neg", [best], source.dtype)
     front = source
@@ -93,9 +93,9 @@ def _reduce(kind: str, before: str | None = None, after: str | None = None) -> C
         elif before is not None:
             source = point(before, [source], source.dtype)
         if kind == "mean":
-            result = mean_over(c, source, axes, keep)
+            result = mean_over(source, axes, keep)
         else:
-            result = (extremum if kind in ("max", "min") else reduce_over)(c, kind, source, axes, keep)
+            result = (extremum if kind in ("max", "min") else reduce_over)(kind, source, axes, keep)
         if after is not None:
             result = point(after, [result], result.dtype)
         return [result if result.dtype == stated else _saturated(result, stated)]
@@ -123,10 +123,10 @@ def _logsumexp(c: NodeContext) -> list[Prim]:
     axes, keep = axes_of(c, x), bool(int(c.attr("keepdims", 1)))
     if not axes or not x.dtype.startswith("float"):
         raise c.decline("ReduceLogSumExp without axes or of integers")
-    peak = reduce_over(c, "peak", x, axes, True)  # may pass over NaN: the sum does not
+    peak = reduce_over("peak", x, axes, True)  # may pass over NaN: the sum does not
     finite = point("Where", [point("IsInf", [peak], "bool"), scalar(0, x.dtype), peak], x.dtype)
     shifted = point("Exp", [point("Sub", [x, finite], x.dtype)], x.dtype)
-    total = point("Log", [reduce_over(c, "sum", shifted, axes, True)], x.dtype)
+    total = point("Log", [reduce_over("sum", shifted, axes, True)], x.dtype)
     result = point("Add", [total, finite], x.dtype)
     if keep:
         return [result]
@@ -144,10 +144,10 @@ def _softmax(log: bool) -> Callable[[NodeContext], list[Prim]]:
             axes = [axis]
         else:  # before 13 the operand is flattened to two dims at `axis`
             axes = list(range(int(c.attr("axis", 1)) % rank, rank))
-        peak = reduce_over(c, "peak", x, axes, True)  # may pass over NaN: the sum does not
+        peak = reduce_over("peak", x, axes, True)  # may pass over NaN: the sum does not
         shifted = point("Sub", [x, peak], x.dtype)
         powers = point("Exp", [shifted], x.dtype)
-        total = reduce_over(c, "sum", powers, axes, True)
+        total = reduce_over("sum", powers, axes, True)
         if log:
             return [point("Sub", [shifted, point("Log", [total], x.dtype)], x.dtype)]
         # The sum is at least 1 (or NaN), so its reciprocal is a normal number: multiply by it.
@@ -162,10 +162,10 @@ def centre(c: NodeContext, x: Prim, axes: list[int]) -> tuple[Prim, Prim, Prim]:
     One sum in float32 may be off by some units in the last place: a row of one value would keep them, and dividing by
     the square root of epsilon would blow them up. Of such a row's rest the second mean is exact.
     """
-    first = mean_over(c, x, axes, True)
+    first = mean_over(x, axes, True)
     rest = point("Sub", [x, first], x.dtype)
-    second = mean_over(c, rest, axes, True)
-    square = mean_over(c, point("Mul", [rest, rest], x.dtype), axes, True)
+    second = mean_over(rest, axes, True)
+    square = mean_over(point("Mul", [rest, rest], x.dtype), axes, True)
     var = point("Sub", [square, point("Mul", [second, second], x.dtype)], x.dtype)
     var = point("Max", [scalar(0, x.dtype), var], x.dtype)
     return point("Sub", [rest, second], x.dtype), point("Add", [first, second], x.dtype), var
@@ -200,7 +200,7 @@ def _layer_norm(c: NodeContext) -> list[Prim]:
 
 
 def _rms(c: NodeContext, x: Prim, axes: list[int], epsilon: float) -> tuple[Prim, Prim]:
-    square = mean_over(c, point("Mul", [x, x], x.dtype), axes, True)
+    square = mean_over(point("Mul", [x, x], x.dtype), axes, True)
     std = point("Sqrt", [point("Add", [square, scalar(epsilon, x.dtype)], x.dtype)], x.dtype)
     inverse = point("Reciprocal", [std], x.dtype)
     return point("Mul", [x, inverse], x.dtype), inverse
@@ -311,8 +311,8 @@ def _dynamic_quantize(c: NodeContext) -> list[Prim]:
     """DynamicQuantizeLinear to uint8. The range takes in 0; where all elements are 0 the scale is ONNX Runtime's 1."""
     x = c.arg(0)
     axes, none = list(range(len(x.shape))), scalar(0, x.dtype)
-    high = point("Max", [reduce_over(c, "max", x, axes, False), none], x.dtype)
-    low = point("Min", [reduce_over(c, "min", x, axes, False), none], x.dtype)
+    high = point("Max", [reduce_over("max", x, axes, False), none], x.dtype)
+    low = point("Min", [reduce_over("min", x, axes, False), none], x.dtype)
     span = point("Sub", [high, low], x.dtype)
     one = scalar(1, x.dtype)
     scale = point("Where", [point("Equal", [span, none], "bool"), one, quotient(span, scalar(255, x.dtype))], x.dtype)
@@ -326,7 +326,7 @@ def _global_pool(kind: str) -> Callable[[NodeContext], list[Prim]]:
     def lower(c: NodeContext) -> list[Prim]:
         x = c.arg(0)
         axes = list(range(2, len(x.shape)))
-        return [mean_over(c, x, axes, True) if kind == "mean" else extremum(c, "max", x, axes, True)]
+        return [mean_over(x, axes, True) if kind == "mean" else extremum("max", x, axes, True)]
 
     return lower
 
@@ -335,9 +335,9 @@ def _lp_norm(c: NodeContext) -> list[Prim]:
     x = c.arg(0)
     axis = int(c.attr("axis", -1)) % len(x.shape)
     if int(c.attr("p", 2)) == 1:
-        norm = reduce_over(c, "sum", point("Abs", [x], x.dtype), [axis], True)
+        norm = reduce_over("sum", point("Abs", [x], x.dtype), [axis], True)
     else:
-        norm = point("Sqrt", [reduce_over(c, "sum", point("Mul", [x, x], x.dtype), [axis], True)], x.dtype)
+        norm = point("Sqrt", [reduce_over("sum", point("Mul", [x, x], x.dtype), [axis], True)], x.dtype)
     zero = point("Equal", [norm, scalar(0, x.dtype)], "bool")
     safe = point("Where", [zero, scalar(1, x.dtype), norm], x.dtype)
     return [point("Div", [x, safe], x.dtype)]

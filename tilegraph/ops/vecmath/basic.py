@@ -8,7 +8,6 @@ from tilegraph.ops.math import Math, V
 
 FLOAT_BITS = {"float32": "int32", "float64": "int64"}
 _SIGN = {"int32": -(2**31), "int64": -(2**63)}
-_REST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 
 def like(m: Math[V], x: V, value: float | int | bool) -> V:
@@ -51,8 +50,3 @@ def copy_sign(m: Math[V], magnitude: V, sign: V) -> V:
 def is_nan(m: Math[V], x: V) -> V:
     x = m.share(x)
     return m.ne(x, x)
-
-
-def is_finite(m: Math[V], x: V) -> V:
-    """False for NaN and both infinities."""
-    return m.lt(m.abs(x), like(m, x, float("inf")))
