@@ -1,9 +1,10 @@
 """Normalisation: the same model with its shapes known, its constants computed and its no-ops gone.
 
-`NORMALISE` is the ordered tuple of passes. Operators that ONNX Runtime only knows as functions come apart first. Shapes
-come before folding because a shape computation is constant once extents are; folding infers shapes again whenever it
-has decided a branch or computed an extent. A shortened cast chain may be a no-op, and so may a Concat without its empty
-operands: both come before identities. Duplicates come after everything that makes nodes alike, and dead code last.
+`NORMALISE` is the ordered tuple of passes. Operators that ONNX Runtime only knows as functions come apart first, and
+Identity nodes go, which no other pass then has to look through. Shapes come before folding because a shape computation
+is constant once extents are; folding infers shapes again whenever it has decided a branch or computed an extent. A
+shortened cast chain may be a no-op, and so may a Concat without its empty operands: both come before identities that
+only shapes tell. Duplicates come after everything that makes nodes alike, and dead code last.
 Reshape targets, extents and operands that broadcast lose what they need not depend on as soon as extents are known.
 """
 
@@ -17,7 +18,7 @@ from tilegraph.rewrites.normalise.empty_operands import EmptyOperands
 from tilegraph.rewrites.normalise.expands import Expands
 from tilegraph.rewrites.normalise.fold import Fold
 from tilegraph.rewrites.normalise.functions import ExpandFunctions
-from tilegraph.rewrites.normalise.identity import IdentityElimination
+from tilegraph.rewrites.normalise.identity import IdentityElimination, WrittenIdentities
 from tilegraph.rewrites.normalise.reshape_targets import ReshapeTargets
 from tilegraph.rewrites.normalise.shape_sources import ShapeSources
 from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
@@ -26,6 +27,7 @@ from tilegraph.rewrites.normalise.unused_initializers import UnusedInitializers
 NORMALISE: tuple[Pass, ...] = (
     ExpandFunctions(),
     LiftConstants(),
+    WrittenIdentities(),
     Shapes(),
     Fold(),
     ReshapeTargets(),
@@ -42,4 +44,4 @@ NORMALISE: tuple[Pass, ...] = (
 
 __all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "EmptyOperands",
            "ExpandFunctions", "Expands", "Fold", "IdentityElimination", "LiftConstants", "ReshapeTargets",
-           "ShapeSources", "Shapes", "UnusedInitializers", "symbolic_contents"]
+           "ShapeSources", "Shapes", "UnusedInitializers", "WrittenIdentities", "symbolic_contents"]

@@ -53,6 +53,13 @@ class IdentityElimination(Pass):
         return PassResult(modified)
 
 
+class WrittenIdentities(IdentityElimination):
+    """`IdentityElimination` before anything else, for what the model comes with: passes look for a Gather of a Shape or
+    a product of an Expand, and not through the Identity that an exporter left between the two."""
+
+    name = "written-identities"
+
+
 def passed_through(node: ir.Node, opset: int) -> ir.Value | None:
     """The input that `node`'s first output always equals, if there is one and no other output is used."""
     if node.domain != "" or not node.outputs or any(is_used(o) for o in node.outputs[1:]):

@@ -94,3 +94,20 @@ def test_outputs_that_are_inputs_or_initializers() -> None:
     Pipeline(NORMALISE, instruments=[CheckInstrument()]).run(model, PassContext())
     assert [v.name for v in model.graph.outputs] == ["x", "w", "y"]
     same_answers(before, serialized(model), {"x": SPECIAL})
+
+
+def test_a_written_identity_hides_nothing_from_any_pass() -> None:
+    """An Expand of a product, and an extent that an input has as well, behind one and without."""
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[n,4] x, float[1,4] s) => (float[n,4] y, int64 t) {{
+        z = Exp(x)  d = Shape(z)  {d2}
+        k = Constant<value = int64 {{0}}>()  t = Gather({d}, k)  e = Expand(s, d)  {e2}  y = Mul(z, {e})
+    }}"""
+    made = []
+    for parts in ({"d2": "", "d": "d", "e2": "", "e": "e"},
+                  {"d2": "d2 = Identity(d)", "d": "d2", "e2": "e2 = Identity(e)", "e": "e2"}):
+        model = load(onnx.parser.parse_model(text.format(**parts)))
+        Pipeline(NORMALISE).run(model, PassContext())
+        made.append([(n.op_type, [v.name for v in n.inputs if v is not None]) for n in model.graph])
+    assert made[0] == made[1]
+    assert ("Mul", ["z", "s"]) in made[0]
+    assert ("Shape", ["x"]) in made[0]
