@@ -105,11 +105,13 @@ def _specials(values: Array) -> Array:
 def bound(scale: float, own: float | None, dtype: np.dtype[Any],
           quantised_drift: float | None = None) -> tuple[float, float]:
     """(rtol, atol) for an output whose largest value is `scale`. `own` is ORT's own error against a better reference;
-    None when ORT is the reference."""
+    None when ORT is the reference. Of a reference that is zero everywhere nothing is a share: x - max(x) of one number
+    is 0, or a rounding of x where a product and the difference are rounded once."""
+    least = 0.0 if scale else 8 * min(epsilon(dtype), float(np.finfo(np.float32).eps))
     if own is not None:
-        return 0.0, max(2 * own, 4 * epsilon(dtype) * scale)
+        return 0.0, max(2 * own, 4 * epsilon(dtype) * scale, least)
     rtol = default_rtol(dtype)
-    return rtol, max(rtol * scale / 10, 2 * (quantised_drift or 0.0))
+    return rtol, max(rtol * scale / 10, 2 * (quantised_drift or 0.0), least)
 
 
 def shape_problem(given: Array, wanted: Array) -> str:

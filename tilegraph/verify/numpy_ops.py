@@ -132,6 +132,16 @@ class MaxPool(OpRun):  # type: ignore[misc,unused-ignore]
         return (y,)
 
 
+class LRN(OpRun):
+    """onnx.reference fails where a window reaches beyond the channels, and knows four axes only."""
+
+    def _run(self, x: Array, alpha: float, beta: float, bias: float, size: int) -> tuple[Array]:
+        before = (size - 1) // 2
+        padded = np.pad(x * x, [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
+        squares = np.sum(np.lib.stride_tricks.sliding_window_view(padded, size, axis=1), axis=-1)
+        return ((x / (float(bias) + float(alpha) / size * squares) ** float(beta)).astype(x.dtype),)
+
+
 def _room_for_ceil(ceil_mode: int | None, around: list[tuple[int, int]], spatial: tuple[int, ...],
                    kernel: tuple[int, ...], strides: list[int], dilations: list[int]) -> list[tuple[int, int]]:
     """More padding after, so that flooring gives ONNX's ceil_mode size (a window must start inside the input or
@@ -148,4 +158,4 @@ def _room_for_ceil(ceil_mode: int | None, around: list[tuple[int, int]], spatial
     return found
 
 
-OPS = (BatchNormalization, Conv, GlobalAveragePool, GlobalMaxPool, MaxPool)
+OPS = (BatchNormalization, Conv, GlobalAveragePool, GlobalMaxPool, LRN, MaxPool)

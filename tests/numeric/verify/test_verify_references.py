@@ -79,6 +79,11 @@ def _groups(x: np.ndarray[Any, Any]) -> Any:
     return ((g - g.mean(-1, keepdims=True)) / np.sqrt(g.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
 
 
+def _local(x: np.ndarray[Any, Any]) -> Any:
+    sums = np.stack([(x[:, max(c - 2, 0):c + 3] ** 2).sum(1) for c in range(4)], 1)
+    return x / (1 + 0.1 * sums) ** 0.75
+
+
 def _softmax(x: np.ndarray[Any, Any]) -> Any:
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
@@ -88,6 +93,7 @@ def _softmax(x: np.ndarray[Any, Any]) -> Any:
     ("y = LayerNormalization(x, one)", _norm),
     ("y = RMSNormalization<epsilon = 1e-5>(x, one)", lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)),
     ("y = GroupNormalization<num_groups = 2>(x, ones, zeros)", _groups),
+    ("y = LRN<size = 5, alpha = 0.5>(x)", _local),  # a window of five of four channels
     ("y = Softmax(x)", _softmax), ("y = Tanh(x)", np.tanh), ("y = Sigmoid(x)", lambda x: 1 / (1 + np.exp(-x))),
     ("y = Exp(x)", np.exp), ("y = Sin(x)", np.sin), ("p = Abs(x)\n y = Sqrt(p)", lambda x: np.sqrt(np.abs(x))),
     ("h = Cast<to = 10>(x)\n z = Cast<to = 1>(h)\n y = Tanh(z)", np.tanh),

@@ -24,6 +24,7 @@ def floats(given: Any, ort: Any, reference: Any = None, rtol: float = 0.0, atol:
 def test_the_bound_is_twice_ort_s_error_or_four_eps_of_the_largest(dtype: Any, eps: float) -> None:
     assert bound(8.0, 0.0, np.dtype(dtype)) == (0.0, 4 * eps * 8)
     assert bound(8.0, 100.0, np.dtype(dtype)) == (0.0, 200.0)
+    assert bound(0.0, 0.0, np.dtype(dtype)) == (0.0, 8 * min(eps, np.finfo(F).eps))
 
 
 def test_the_default_tolerance_is_not_widened_except_for_quantised_graphs() -> None:
