@@ -62,12 +62,7 @@ def explain(model: str | Path, target: str = "cpu", *, dims: GivenDims | None = 
     result = optimize(path, target, dims=dims, offload=offload, disable=disable, mcpu=mcpu, precision=precision,
                       weights=weights, fast_winograd=fast_winograd, trust_hidden=trust_hidden, dry_run=True,
                       progress=progress, sample=sample)
-    return Explanation(report_of(result))
-
-
-def report_of(optimized: Any) -> dict[str, Any]:
-    """The report of an OptimizedModel: its summary's fields and all decisions."""
-    return {**optimized.summary.to_json(), "decisions": optimized.diagnostics.to_json()}
+    return Explanation(result.report())
 
 
 def _from_folder(folder: Path) -> dict[str, Any]:

@@ -50,9 +50,8 @@ def optimize(model: Path | None, target: str, output: Path | None, dim: list[str
                                    dry_run=dry_run, **tuning)
         saved = None if dry_run else result.save(folder, force=force, embed=embed, portable=portable)
     from tilegraph.cli.tables import show_decisions, show_summary
-    from tilegraph.explain import report_of
 
-    report = report_of(result)
+    report = result.report()
     if saved is not None:
         report["sha256"] = artifact_sha256(saved)
     write_json(json, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -239,11 +240,10 @@ class _Job:
             try:
                 if found.path is None:
                     raise RunFailure(found.reason)
-                runner = open_runner(self._run_of(found.path), isolate=self.isolate)
-                for sample in self.samples:
-                    if not sample.failure:
-                        sample.requested = runner.run(sample.feeds)
-                runner.close()
+                with closing(open_runner(self._run_of(found.path), isolate=self.isolate)) as runner:
+                    for sample in self.samples:
+                        if not sample.failure:
+                            sample.requested = runner.run(sample.feeds)
             except MemoryShort:  # without its error nothing can be said
                 raise
             except RunFailure as failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -356,15 +357,14 @@ class Judge:
         with tempfile.TemporaryDirectory(prefix="tilegraph-verify-") as folder:
             try:
                 what = ModelRun(write(model, Path(folder) / "exposed.onnx"), threads=self.threads, heavy=self.heavy)
-                runner = open_runner(what, isolate=self.heavy)
-                for index, sample in enumerate(feeds):
-                    if sample is None:
-                        continue
-                    ort = np.asarray(runner.run(sample)[place])
-                    rung = exact[index]
-                    better = np.asarray(rung[1][place]) if rung is not None else None
-                    found[index] = self._tie_bound(ort, better)
-                runner.close()
+                with closing(open_runner(what, isolate=self.heavy)) as runner:
+                    for index, sample in enumerate(feeds):
+                        if sample is None:
+                            continue
+                        ort = np.asarray(runner.run(sample)[place])
+                        rung = exact[index]
+                        better = np.asarray(rung[1][place]) if rung is not None else None
+                        found[index] = self._tie_bound(ort, better)
             except RunFailure:
                 return found
         return found

@@ -30,8 +30,7 @@ class Recorder:
         diagnostics = Diagnostics()
         diagnostics.took("fuse", "region_0", "3 pointwise nodes", op="Gelu", nodes=["a", "b"])
         diagnostics.refused("partition", "mm", "stays with ORT", op="MatMul")
-        return SimpleNamespace(summary=SimpleNamespace(to_json=lambda: dict(SUMMARY)), diagnostics=diagnostics,
-                               save=self.save)
+        return SimpleNamespace(report=lambda: {**SUMMARY, "decisions": diagnostics.to_json()}, save=self.save)
 
     def save(self, folder: Path, **options: Any) -> Path:
         self.saved = {"folder": folder, **options}
