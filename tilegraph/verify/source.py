@@ -9,9 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from tilegraph.emit.context import is_ours
 from tilegraph.errors import InputError
 from tilegraph.io.parse import read_proto
-from tilegraph.spec.artifact import EP_NAME, MANIFEST_FILE, MODEL_FILE, PORTABLE_FILE, REPORT_FILE
+from tilegraph.spec.artifact import MANIFEST_FILE, MODEL_FILE, PORTABLE_FILE, REPORT_FILE
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,4 @@ def read_model(path: str | Path) -> ir.Model:
 
 def needs_plugin(path: Path) -> bool:
     """Whether the model at `path` has EPContext nodes of ours, in bodies of control flow too. Raises InputError."""
-    for node in read_model(path).graph.all_nodes():
-        source = node.attributes.get("source") if node.op_type == "EPContext" else None
-        if source is not None and source.value in (EP_NAME, EP_NAME.encode()):
-            return True
-    return False
+    return any(is_ours(node) for node in read_model(path).graph.all_nodes())

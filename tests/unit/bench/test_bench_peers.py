@@ -52,6 +52,13 @@ def test_an_embedded_model_runs_on_the_plugin_and_a_foreign_context_does_not(tmp
     foreign = _write(tmp_path / "foreign.onnx", "EPContext", source="OtherExecutionProvider")
     assert peer_for(ours).provider == EP_NAME
     assert peer_for(foreign).provider == "CPUExecutionProvider"
+    branch = onnx.load(ours).graph
+    branch.ClearField("input")
+    inside = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    ends = [helper.make_tensor_value_info("c", TensorProto.BOOL, []), branch.output[0]]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    onnx.save(helper.make_model(helper.make_graph([inside], "g", [ends[0], x], ends[1:])), tmp_path / "inside.onnx")
+    assert peer_for(tmp_path / "inside.onnx").provider == EP_NAME
 
 
 def test_errors_name_the_path_and_the_reason(tmp_path: Path) -> None:

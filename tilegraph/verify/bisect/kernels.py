@@ -14,8 +14,9 @@ import onnx_ir as ir
 
 from tilegraph import io
 from tilegraph.compiler import list_passes
+from tilegraph.emit.context import is_ours
 from tilegraph.errors import TilegraphError
-from tilegraph.spec.artifact import EP_NAME, MODEL_FILE
+from tilegraph.spec.artifact import MODEL_FILE
 from tilegraph.verify.bisect.cut import Array, cut
 from tilegraph.verify.bisect.oracle import Options, Oracle
 from tilegraph.verify.ladder import expose
@@ -58,9 +59,7 @@ def first_bad_outputs(portable: ir.Model, optimized: Path, oracle: Oracle, feeds
     """
     served = optimized / MODEL_FILE if optimized.is_dir() else optimized
     model = read_model(served)
-    made = [v.name or "" for n in model.graph if n.op_type == "EPContext"
-            and (source := n.attributes.get("source")) is not None and source.value in (EP_NAME, EP_NAME.encode())
-            for v in n.outputs if v.name]
+    made = [v.name or "" for n in model.graph if is_ours(n) for v in n.outputs if v.name]
     known = {v.name for n in portable.graph for v in n.outputs}
     shared = tuple(name for name in made if name in known)
     reference = portable.clone()
