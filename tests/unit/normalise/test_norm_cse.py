@@ -46,6 +46,11 @@ def test_random_and_unknown_ops_stay(body: str) -> None:
     cse(body, modified=False, feeds=False)
 
 
+def test_outputs_that_only_one_has_keep_both() -> None:
+    norms = "a = LayerNormalization(x, v)  b, m = LayerNormalization(x, v)  c = Add(a, b)  y = Add(c, m)"
+    assert cse(norms, modified=False).count("LayerNormalization") == 2
+
+
 def test_omitted_optional_inputs_count() -> None:
     assert cse("a = Clip(x, , w0)  b = Clip(x, w0)  y = Add(a, b)  ".replace("w0", "s0").replace(
         "a =", "s0 = Constant <value_float = 1.0> ()  a ="), modified=False).count("Clip") == 2
