@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -13,7 +14,7 @@ from tilegraph.errors import InputError
 from tilegraph.spec.artifact import EP_NAME
 
 
-def _write(path: Path, op: str = "Relu", **attributes: object) -> Path:
+def _write(path: Path, op: str = "Relu", **attributes: Any) -> Path:
     domain = "com.microsoft" if op == "EPContext" else ""
     node = helper.make_node(op, ["x"], ["y"], domain=domain, **attributes)
     value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("x", "y")]
