@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from itertools import groupby
 
 from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.conv.halves import folded, half_vectors, spread
 from tilegraph.codegen.conv.results import STREAMED, UNROLLED
 from tilegraph.codegen.conv.sliding import Sliding, Taps
 from tilegraph.codegen.conv.tiles import MAX_TAPS, vectors_for, widest
@@ -50,15 +51,20 @@ class Direct(Sliding):
         if space.groups > 1 or space.spread:
             while group % self.vectors:
                 self.vectors -= 1
-        self.width = widest(self.vectors, vector_bits)
+        self.halves = half_vectors(space)
+        self.pair = 2 if self.halves else 1  # channels that a vector of weights is for
+        if self.halves:
+            self.vectors = space.blocks
+        self.width = widest(self.halves or self.vectors, vector_bits)
         if self.line.plain and length is not None:
             self.width = _even(length, self.width)
         self.taps = space.axes[-1].kernel.value
         self.long = False  # many taps alike are a loop
         self.height = 1 if self.row is None else self.row.kernel.value
         self.step = self.lanes if space.blocked else 1  # channels of a block
-        self.panel_size = self.vectors * self.lanes
-        self.per_tap = self.height * self.step * self.panel_size
+        self.panel_size = (self.halves or self.vectors) * self.lanes  # of one step of the channels
+        self.per_row = self.step // self.pair * self.panel_size
+        self.per_tap = self.height * self.per_row
         step = max(CHUNK // (self.taps * self.height), 1)
         if space.plain is not None:
             step = space.depth + self.lanes
@@ -71,7 +77,7 @@ class Direct(Sliding):
             self.chunks = -(-space.depth // self.chunk)
 
         # The next chunk of a panel, or the next panel, follows in memory.
-        size = self.chunk * self.taps * self.height * self.panel_size
+        size = self.chunk // self.pair * self.taps * self.height * self.panel_size
         self.ahead = size if 4 * size * self.chunks * (space.blocks // self.vectors) > STREAMED else 0
         self.sums_at = 0
         if space.factor is not None:
@@ -84,8 +90,8 @@ class Direct(Sliding):
     def generate(self, name: str) -> Generated:
         assert self.space.weights_slot is not None
         strides = tuple(v.extent.value for v in self.space.phases)
-        filters = ((self.space.weights_slot, Filters("transposed" if strides else "direct", self.vectors * self.lanes,
-                                                     self.step, strides)),)
+        kind = "transposed" if strides else "pairs" if self.halves else "direct"
+        filters = ((self.space.weights_slot, Filters(kind, self.panel_size // self.pair, self.step, strides)),)
         return self.run(name, filters, self.space.depth * self.taps * self.height * self.vectors)
 
     def _begin(self) -> None:
@@ -170,7 +176,7 @@ class Direct(Sliding):
         if self.row is None:
             if -(-length // self.width) < 4 * parts:  # a part has two tiles at least
                 return parts
-            self.width = _even(length, widest(self.vectors, 32 * self.lanes), 2 * parts)
+            self.width = _even(length, widest(self.halves or self.vectors, 32 * self.lanes), 2 * parts)
         elif length < 2 * parts:
             return parts
         self.streaming = True
@@ -224,34 +230,37 @@ class Direct(Sliding):
             if self.step == 1:
                 self._products(at, weight, sums, reads, shift)
                 return
-            with e.loop("l", self.valid) as c:
+            count = t.Div(self.valid, e.i64(self.pair)) if self.halves else self.valid
+            with e.loop("l", count) as c:
                 next_weight = e.share(t.Add(weight, t.Mul(c, e.i64(self.panel_size))))
-                self._products(t.Add(at, c), next_weight, sums, reads, shift)
+                channel = t.Mul(c, e.i64(self.pair)) if self.halves else c
+                self._products(t.Add(at, channel), next_weight, sums, reads, shift)
 
         if self.height == 1 and self.safe_row:
             channels(at, weight)
             return
         with e.loop("r", t.Sub(self.high, self.low), self.low) as r:
             channels(e.share(t.Add(at, t.Mul(r, self.row_step))),
-                     e.share(t.Add(weight, t.Mul(r, e.i64(self.step * self.panel_size)))))
+                     e.share(t.Add(weight, t.Mul(r, e.i64(self.per_row)))))
 
     def _products(self, at: t.Expr, weight: t.Expr, sums: t.Buffer, reads: tuple[int, ...], shift: int) -> None:
         e = self.e
-        right = self.weights_at(self.used, weight, self.ahead)
+        count = self.halves or self.now
+        right = self.weights_at(self.used, weight, self.ahead, count)
         for i in reads:
-            offset = e.i64((i * self.line.stride + shift) * self.element)
-            left = e.math.widen(e.read(self.source, "float32", t.Add(at, offset)), self.lanes)
+            place_of = t.Add(at, e.i64((i * self.line.stride + shift) * self.element))
+            left = spread(e, self.source, place_of, self.lanes, self.halves > 0)
             for j, one in enumerate(right):
-                place = (i * self.now + j) * self.lanes
+                place = (i * count + j) * self.lanes
                 old = e.read(sums, "float32", place, self.lanes).expr
                 e.write(sums, place, self.fma(left, one, old), self.lanes)
 
     def _sum(self, width: int, products: Callable[[t.Expr, t.Expr, t.Buffer], None]) -> None:
         """All channels of the chunk, and what follows them."""
         e, space = self.e, self.space
-        places = [k * self.lanes for k in range(width * self.now)]
-        sums = e.local("acc", "float32", width * self.now * self.lanes)
-        for place in places:
+        count = width * (self.halves or self.now)
+        sums = e.local("acc", "float32", count * self.lanes)
+        for place in range(0, count * self.lanes, self.lanes):
             e.write(sums, place, e.f32(0.0), self.lanes)
         per_block = self.per_tap * self.taps
         step = e.i64(self.step)
@@ -269,7 +278,9 @@ class Direct(Sliding):
             if space.depth % self.step:
                 self.valid = e.share(t.Min(step, t.Sub(self.count, t.Mul(b, step))))
             products(at, e.share(t.Add(first, t.Mul(b, e.i64(per_block)))), sums)
-        self._finish(sums, width, places)
+        if self.halves:
+            sums = folded(e, sums, width, self.halves, self.lanes)
+        self._finish(sums, width, [k * self.lanes for k in range(width * self.now)])
 
     def _finish(self, sums: t.Buffer, width: int, places: list[int]) -> None:
         e = self.e

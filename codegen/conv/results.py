@@ -72,12 +72,12 @@ class Results(ABC):
     def fma(self, a: t.Expr, b: t.Expr, c: t.Expr) -> V:
         return V(t.intrinsic(typed("float32", self.lanes), "llvm.fma", a, b, c), "float32", self.lanes)
 
-    def weights_at(self, weights: t.Buffer, at: t.Expr, ahead: int) -> list[t.Expr]:
-        """The vectors of weights at `at`; those that are needed `ahead` elements later are asked for if they come from
-        memory, so that they arrive while this part is used for all tiles of the unit."""
+    def weights_at(self, weights: t.Buffer, at: t.Expr, ahead: int, count: int) -> list[t.Expr]:
+        """`count` vectors of weights at `at`; those that are needed `ahead` elements later are asked for if they come
+        from memory, so that they arrive while this part is used for all tiles of the unit."""
         e = self.e
         found = []
-        for j in range(self.now):
+        for j in range(count):
             found.append(e.math.share(e.read(weights, "float32", t.Add(at, e.i64(j * self.lanes)), self.lanes)).expr)
             if ahead:
                 e.prefetch(weights, t.Add(at, e.i64(ahead + j * self.lanes)))

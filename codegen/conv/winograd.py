@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from tilegraph.codegen import tvm_compat as t
+from tilegraph.codegen.conv.halves import folded, half_vectors, spread
 from tilegraph.codegen.conv.results import STREAMED, Results
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
@@ -46,7 +47,10 @@ class _Winograd(Results):
         self.columns, self.tiles = columns, rows * columns
         total = self.tiles.as_int()
         self.vectors = space.schedule.vectors or vectors_for(None, space.blocks, vector_bits)
-        self.width = widest(self.vectors, vector_bits)
+        self.halves = half_vectors(space)
+        if self.halves:
+            self.vectors = space.blocks
+        self.width = widest(self.halves or self.vectors, vector_bits)
         if total is not None:
             self.width = min(range(min(self.width, total), max(self.width * 3 // 4, 1) - 1, -1),
                              key=lambda w: (-total % w, -w), default=total)
@@ -62,8 +66,10 @@ class _Winograd(Results):
         self.panels = -(-space.blocks // self.vectors)
         self.groups = self._groups((self.parts * space.n).as_int())
         self.panel_size = self.vectors * self.lanes
-        # The next point follows in memory.
-        size = space.depth * self.panel_size
+        # Weights of one step of the channels, and of all; the next point follows in memory.
+        self.pair = 2 if self.halves else 1
+        self.step_size = (self.halves or self.vectors) * self.lanes
+        self.point_size = size = space.depth // self.pair * self.step_size
         self.ahead = size if 4 * size * self.points * self.panels > STREAMED else 0
 
     def _groups(self, units: int | None) -> int:
@@ -102,7 +108,8 @@ class _Winograd(Results):
                     e.stmts.append(t.IfThenElse(t.LT(self.panel, e.i64(self.panels - 1)), t.sequence(whole),
                                                 t.sequence(last)))
         assert space.weights_slot is not None
-        filters = ((space.weights_slot, Filters(self.kind, self.panel_size)),)
+        filters = ((space.weights_slot, Filters(self.kind + ("-pairs" if self.halves else ""),
+                                                self.step_size // self.pair)),)
         work = Dim.of(self.size * self.points * (space.depth * self.vectors * panels + 8 * self.blocks))
         return self.kernel(name, [self.scratch], self.parts * space.n * self.groups, work,
                            Dim.of((values + sums) * 4), filters)
@@ -192,7 +199,7 @@ class _Winograd(Results):
             values = e.share(t.Mul(point, e.i64(self.size * self.pitch)))
             sums = e.share(t.Add(t.Mul(point, e.i64(self.size * self.panel_size)), e.i64(self.sums_at)))
             number = t.Add(t.Mul(self.panel, e.i64(self.points)), point)
-            weight = e.share(t.Mul(number, e.i64(self.space.depth * self.panel_size)))
+            weight = e.share(t.Mul(number, e.i64(self.point_size)))
             with e.loop("g", t.Div(self.count, e.i64(self.width))) as g:
                 self._products(e.share(t.Mul(g, e.i64(self.width))), self.width, values, sums, weight)
             done = e.share(t.Mul(t.Div(self.count, e.i64(self.width)), e.i64(self.width)))
@@ -218,7 +225,7 @@ class _Winograd(Results):
         put = e.share(t.Add(sums, t.Mul(first, e.i64(self.panel_size))))
         depth = self.space.depth
         chunks = -(-depth // CHUNK)
-        size = -(-depth // chunks)
+        size = -(-depth // (chunks * self.pair)) * self.pair
         self._chunk(width, base, put, weight, size, False)
         if chunks > 1:
             with e.loop("z", chunks - 1) as z:
@@ -227,23 +234,29 @@ class _Winograd(Results):
                 if depth % size:
                     length = e.share(t.Min(t.Sub(e.i64(depth), start), e.i64(size)))
                 self._chunk(width, e.share(t.Add(base, start)), put,
-                            e.share(t.Add(weight, t.Mul(start, e.i64(self.panel_size)))), length, True)
+                            e.share(t.Add(weight, t.Mul(t.Div(start, e.i64(self.pair)), e.i64(self.step_size)))),
+                            length, True)
 
     def _chunk(self, width: int, base: t.Expr, put: t.Expr, weight: t.Expr, length: t.Expr | int, add: bool) -> None:
         e = self.e
-        acc = e.local("acc", "float32", width * self.now * self.lanes)
-        for k in range(width * self.now):
+        count = self.halves or self.now
+        acc = e.local("acc", "float32", width * count * self.lanes)
+        for k in range(width * count):
             e.write(acc, k * self.lanes, e.f32(0.0), self.lanes)
+        if self.halves:
+            length = length // 2 if isinstance(length, int) else e.share(t.Div(length, e.i64(2)))
         with e.loop("c", length) as c:
-            at = e.share(t.Add(weight, t.Mul(c, e.i64(self.panel_size))))
-            right = self.weights_at(self.weights, at, self.ahead)
+            at = e.share(t.Add(weight, t.Mul(c, e.i64(self.step_size))))
+            right = self.weights_at(self.weights, at, self.ahead, count)
             for i in range(width):
-                left = e.read(self.scratch, "float32", t.Add(t.Add(base, e.i64(i * self.pitch)), c))
-                wide = e.math.widen(left, self.lanes)
+                place_of = t.Add(t.Add(base, e.i64(i * self.pitch)), t.Mul(c, e.i64(self.pair)) if self.halves else c)
+                wide = spread(e, self.scratch, place_of, self.lanes, self.halves > 0)
                 for j, one in enumerate(right):
-                    place = (i * self.now + j) * self.lanes
+                    place = (i * count + j) * self.lanes
                     old = e.read(acc, "float32", place, self.lanes).expr
                     e.write(acc, place, self.fma(wide, one, old), self.lanes)
+        if self.halves:
+            acc = folded(e, acc, width, self.halves, self.lanes)
         for i in range(width):
             for j in range(self.now):
                 value = e.read(acc, "float32", (i * self.now + j) * self.lanes, self.lanes)

@@ -17,6 +17,9 @@ _WINOGRAD = {"winograd": 2, "winograd4": 4}  # results of a tile in a line
 
 def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
     """The shape of what `pack_filters` makes of a tensor of `shape`."""
+    if (plain := _unpaired(how)) is not how:
+        *outer, channels, filters = packed_extents(shape, plain)
+        return *outer, channels // 2, 2 * filters
     if how.kind in ("transposed", "narrow"):
         shape = _apart_extents(shape, how)
     panels = -(-shape[0] // how.panel)
@@ -36,6 +39,10 @@ def packed_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, ...]:
 def pack_filters(array: Array, how: Filters) -> Array:
     """Weights [K, C, (rows,) columns] or a bias [K] laid out as `how` says."""
     extents = packed_extents(array.shape, how)
+    if (plain := _unpaired(how)) is not how:
+        packed = pack_filters(array, plain)
+        pairs = packed.reshape(*packed.shape[:-2], -1, 2, packed.shape[-1])
+        return np.ascontiguousarray(pairs.swapaxes(-1, -2)).reshape(extents)
     if how.kind in ("transposed", "narrow"):
         array, how = _apart(array, how), replace(how, kind="direct")
     if how.kind in _WINOGRAD:
@@ -53,6 +60,13 @@ def pack_filters(array: Array, how: Filters) -> Array:
     parts = whole.reshape(extents[0], how.panel, depth // how.block, how.block, rows, columns)
     order = (0, 2, 5, 4, 3, 1) if how.kind == "direct" else (0, 4, 5, 2, 3, 1)
     return np.ascontiguousarray(parts.transpose(order)).reshape(extents)
+
+
+def _unpaired(how: Filters) -> Filters:
+    """The layout of which `how` has two channels beside each other; itself if it has not."""
+    if how.kind == "pairs":
+        return replace(how, kind="direct")
+    return replace(how, kind=how.kind.removesuffix("-pairs")) if how.kind.endswith("-pairs") else how
 
 
 def _apart_extents(shape: tuple[int, ...], how: Filters) -> tuple[int, int, int, int]:

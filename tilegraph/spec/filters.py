@@ -6,6 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+_MOST_HALVES = 5  # from 7 on few results fit beside them, and an eighth is all there is to gain
+
+
+def half_vectors(filters: int, depth: int, lanes: int) -> int:
+    """In how many vectors of half a block of `filters`, for two channels each, a kernel sums `depth` channels; 0 where
+    whole blocks for one channel are as good.
+
+    Good for an odd number of half blocks, and for one block where registers hold 28 sums: with one load for each
+    product of a vector the loads would be the limit.
+    """
+    count = -(-filters // (lanes // 2))
+    wanted = count % 2 == 1 or (count == 2 and lanes >= 16)
+    return count if wanted and count <= _MOST_HALVES and depth % 2 == 0 else 0
+
 
 @dataclass(frozen=True)
 class Filters:
@@ -15,6 +29,8 @@ class Filters:
     transposed: the same of weights [C, K, (rows,) columns] as those of a convolution that makes `strides` results of
     each place: window k of phase p is k*stride + p from behind, zero past the end; K counted by phases, block
     narrow: as transposed, with K counted by filter, row, column
+    pairs: as direct, the channels of a block two by two: [..][pair][filter of the panel][even or odd channel]
+    winograd-pairs, winograd4-pairs: so, of those below
     taps: [K/panel][row][column][C][filter of the panel], C of one group
     winograd: [K/panel][point][C][filter of the panel], G g G^T of each filter g [3, 3], 16 points
     winograd4: the same with 36 points, see `spec.winograd`

@@ -59,6 +59,8 @@ def text_of(feeds: dict[str, Array], attributes: str, tail: str = "y = Identity(
     (16, 64, (200,), (5,), "pads=[2,2], strides=[2]"),
     (64, 16, (1,), (3,), "pads=[1,1]"),
     (144, 32, (20,), (9,), ""),
+    (34, 24, (6, 9), (3, 3), "strides=[2,1]"),  # channels in pairs, two in the last block
+    (20, 8, (9, 10), (1, 1), ""),
 ])
 def test_shapes(c: int, k: int, size: tuple[int, ...], kernel: tuple[int, ...], attributes: str) -> None:
     feeds = feeds_of(2, c, k, size, kernel)
