@@ -22,9 +22,8 @@ Arrays = Sequence[Array | None]
 
 # Moves, cuts and fills: onnx's reference does what numpy does.
 STRUCTURAL = frozenset((
-    "Concat", "ConstantOfShape", "CumSum", "Expand", "EyeLike", "Flatten", "Gather", "GatherND", "NonZero", "OneHot",
-    "Pad", "Range", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split", "Squeeze", "Tile", "Transpose",
-    "Trilu", "Unsqueeze",
+    "Concat", "ConstantOfShape", "CumSum", "Expand", "EyeLike", "Flatten", "Gather", "NonZero", "OneHot", "Pad",
+    "Range", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
 ))
 # These also work on types that numpy has no arithmetic for.
 _ANY_TYPE = frozenset(("Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
@@ -237,15 +236,74 @@ def _matmul(node: ir.Node, inputs: Arrays, opset: int) -> Array:
     return np.asarray(np.matmul(a, b))
 
 
+# Onnx's reference goes through the elements of what follows one by one: half a second for a mask of 512 x 1,024.
+def _checked(indices: Array, extents: Sequence[int]) -> list[Array]:
+    """The last axis of `indices`, one array for each of `extents`, none of them negative."""
+    found = []
+    for part, size in zip(np.moveaxis(indices.astype(np.int64), -1, 0), extents, strict=True):
+        if part.size and not -size <= part.min() <= part.max() < size:
+            raise CannotEvaluate("an index is out of range")
+        found.append(np.where(part < 0, part + size, part))
+    return found
+
+
+def _along(indices: Array, axis: int, data: Array) -> tuple[Array, ...]:
+    """Places of elements whose position along `axis` is given, and their own along the others."""
+    places = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    (places[axis],) = _checked(indices[..., None], data.shape[axis:axis + 1])
+    return tuple(places)
+
+
+def _axis_of(node: ir.Node, data: Array, indices: Array) -> int:
+    if indices.ndim != data.ndim or not data.ndim:
+        raise CannotEvaluate("its indices have another rank")
+    axis = int(_attr(node, "axis", 0)) % data.ndim
+    if any(n > size for k, (n, size) in enumerate(zip(indices.shape, data.shape, strict=True)) if k != axis):
+        raise CannotEvaluate("its indices are longer than its data")
+    return axis
+
+
 def _gather_elements(node: ir.Node, inputs: Arrays, opset: int) -> Array:
-    data, indices = _given(inputs, 0), _given(inputs, 1).astype(np.int64)
-    axis = int(_attr(node, "axis", 0)) % max(data.ndim, 1)
-    size = data.shape[axis]
-    if indices.ndim != data.ndim or (indices.size and not -size <= indices.min() <= indices.max() < size):
-        raise CannotEvaluate("an index is out of range")
-    # Other axes of the indices may be shorter than the data's.
-    cut = tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))
-    return np.asarray(np.take_along_axis(data[cut], np.where(indices < 0, indices + size, indices), axis))
+    data, indices = _given(inputs, 0), _given(inputs, 1)
+    return np.asarray(data[_along(indices, _axis_of(node, data, indices), data)])
+
+
+def _gather_nd(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    data, indices = _given(inputs, 0), _given(inputs, 1)
+    batch, depth = int(_attr(node, "batch_dims", 0)), indices.shape[-1] if indices.ndim else 0
+    if data.shape[:batch] != indices.shape[:batch] or not 0 < depth <= data.ndim - batch:
+        raise CannotEvaluate("its indices do not fit")
+    places = np.ogrid[tuple(slice(n) for n in indices.shape[:-1])][:batch]
+    return np.asarray(data[(*places, *_checked(indices, data.shape[batch:batch + depth]))])
+
+
+def _scattered(node: ir.Node, data: Array, places: tuple[Array, ...], updates: Array) -> Array:
+    """A copy of `data` with `updates` at `places`; of those at one place the last counts, or all do."""
+    how = _attr(node, "reduction", "none")
+    result = data.copy()
+    if how == "none":
+        result[places] = updates
+        return result
+    ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}.get(how)
+    if ufunc is None or data.dtype == np.bool_ or np.isnan(data).any() or np.isnan(updates).any():
+        raise CannotEvaluate(f"reduction {how} of these values is left to the run")
+    ufunc.at(result, places, updates)
+    return result
+
+
+def _scatter_elements(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    data, indices, updates = (_given(inputs, k) for k in range(3))
+    if indices.shape != updates.shape:
+        raise CannotEvaluate("its updates do not fit its indices")
+    return _scattered(node, data, _along(indices, _axis_of(node, data, indices), data), updates)
+
+
+def _scatter_nd(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    data, indices, updates = (_given(inputs, k) for k in range(3))
+    depth = indices.shape[-1] if indices.ndim else 0
+    if not 0 < depth <= data.ndim or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
+        raise CannotEvaluate("its updates do not fit its indices")
+    return _scattered(node, data, tuple(_checked(indices, data.shape[:depth])), updates)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -290,5 +348,6 @@ _DIRECT: dict[str, Direct] = {
     "Sinh": _precise(np.sinh), "Cosh": _precise(np.cosh), "Atan": _precise(np.arctan),
     "ReduceSum": _reduce(np.sum), "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),
     "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
-    "MatMul": _matmul, "GatherElements": _gather_elements,
+    "MatMul": _matmul, "GatherElements": _gather_elements, "GatherND": _gather_nd,
+    "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
 }
