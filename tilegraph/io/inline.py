@@ -73,12 +73,16 @@ def _reconcile_opsets(model: ir.Model, functions: list[ir.Function]) -> None:
 
 
 def _prepare_body(function: ir.Function) -> None:
-    # Shapes in a body hold for one call at most. Outputs that are inputs, or that occur twice, would make the
-    # inliner rename the caller's values.
+    # Shapes in a body hold for one call at most, but ONNX Runtime wants to know the ranks of what goes into the bodies
+    # of Scan and comes out of them. Outputs that are inputs, or that occur twice, would make the inliner rename the
+    # caller's values.
+    scans = [n.attributes["body"].as_graph() for n in function.all_nodes() if n.op_type == "Scan" and not n.domain]
+    formal = {value for body in scans for value in (*body.inputs, *body.outputs)}
     for graph in (function.graph, *function.subgraphs()):
         for value in values_of(graph):
             if value.const_value is None:
-                value.shape = None
+                rank = len(value.shape) if value.shape is not None and value in formal else None
+                value.shape = None if rank is None else ir.Shape([None] * rank)
     seen: set[ir.Value] = set()
     for index, output in enumerate(function.outputs):
         if output in seen or output.producer() is None:

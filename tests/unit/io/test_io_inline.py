@@ -110,3 +110,18 @@ def test_missing_optional_inputs() -> None:
         <ir_version: 8, opset_import: ["" : 17, "f" : 1]>
         g (float[4] x, float[] high) => (float[4] y) { y = f.clip(x, , high) }
         <domain: "f", opset_import: ["" : 17]> clip (v, low, top) => (r) { r = Clip(v, low, top) }""")) == ["Clip"]
+
+
+def test_bodies_of_scan_keep_their_ranks_and_no_extents() -> None:
+    """ONNX Runtime does not run a Scan whose body does not say them."""
+    model = load(parse("""
+        <ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+        g (float[2, 3] x, float[3] s) => (float[3] t, float[2, 3] y) { t, y = f.each(s, x) }
+        <domain: "f", opset_import: ["" : 17]> each (s, x) => (t, y) {
+            t, y = Scan <num_scan_inputs = 1, body = b (float[3] a, float[n] c) => (float[3] d, float[3] e)
+                         { d = Add(a, c)  e = Neg(d) }> (s, x)
+        }"""))
+    (scan,) = model.graph
+    body = scan.attributes["body"].as_graph()
+    shapes = [v.shape for v in (*body.inputs, *body.outputs)]
+    assert all(s is not None and s.rank() == 1 and not s.is_static() for s in shapes)
