@@ -19,7 +19,7 @@ from tilegraph.ops.dtypes import BYTES, stored_name
 from tilegraph.ops.gemm import lower_gemm
 from tilegraph.ops.lower import lower_region, prims_of, reports
 from tilegraph.ops.lower.base import shape_of
-from tilegraph.ops.lower.extents import divided
+from tilegraph.ops.lower.extents import Renames, divided
 from tilegraph.ops.prims import Decline, Input, Lowered
 from tilegraph.spec.artifact import KernelCall, Program, Rounds, Slot, TensorSpec
 from tilegraph.spec.dims import Dim, Shape
@@ -169,24 +169,28 @@ class _Symbols:
     def __init__(self, inputs: Sequence[ir.Value]) -> None:
         dims = [d for v in inputs for d in shape_of(v)]
         self.bound = {name for d in dims if (name := d.bare_symbol) is not None}
-        self.rename = {d: Dim.symbol(str(d)) for d in dims if not d.symbols <= self.bound and d.bare_symbol is None}
-        parts = divided(self.rename, {s for d in self.rename for s in d.symbols} - self.bound)
-        self.bound |= {str(d) for d in self.rename}
+        unknown = {s for d in dims for s in d.symbols} - self.bound
+        self.renames = Renames(dims, unknown)
+        self.bound |= {s for known in self.renames.values() for s in known.symbols}
+        parts = divided(self.renames, unknown)
         self.parts = {symbol: part for symbol, (_, part) in parts.items()}
-        self.exact = [(self.rename[d], d.substitute({symbol: part})) for symbol, (d, part) in parts.items()]
+        self.exact = [(self.renames[d], d.substitute({symbol: part})) for symbol, (d, part) in parts.items()]
 
     def dim(self, dim: Dim) -> Dim:
-        if dim in self.rename:
-            return self.rename[dim]
-        unknown = {s: self.rename.get(Dim.of(s)) or self.parts.get(s, Dim.of(s))
-                   for s in dim.symbols if s not in self.bound}
+        dim = self.renames.of(dim)
+        unknown = {s: self.parts.get(s) or self._named(s) for s in dim.symbols if s not in self.bound}
         return dim.substitute(unknown) if unknown else dim
+
+    def _named(self, symbol: str) -> Dim:
+        """A kernel's name of an extent says what that is made of, which the program may know."""
+        dim = Dim.of(symbol)
+        return dim if dim.bare_symbol is not None else self.dim(dim)
 
     def learn(self, value: ir.Value, shape: Shape) -> None:
         """What the kernel that makes `value` says of extents whose parts no input binds (behind a stride, say)."""
         for inferred, made in zip(shape_of(value), self.shape(shape), strict=True):
             if not inferred.symbols <= self.bound:
-                self.rename.setdefault(inferred, made)
+                self.renames.learn(inferred, made)
 
     def shape(self, shape: Shape) -> Shape:
         return tuple(self.dim(d) for d in shape)

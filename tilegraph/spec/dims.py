@@ -10,7 +10,7 @@ Symbols stand for non-negative integers that are known when the model runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
@@ -84,17 +84,18 @@ class Dim:
     def as_int(self) -> int | None:
         return self.value if self.is_static else None
 
-    @property
-    def symbols(self) -> frozenset[str]:
-        found: set[str] = set()
+    def atoms(self) -> Iterator[Atom]:
+        """Symbols and operations, those inside of operations too; one may come twice."""
         for mono, _ in self.terms:
             for atom in mono:
-                if isinstance(atom, str):
-                    found.add(atom)
-                else:
+                yield atom
+                if isinstance(atom, Opaque):
                     for arg in atom.args:
-                        found |= arg.symbols
-        return frozenset(found)
+                        yield from arg.atoms()
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        return frozenset(atom for atom in self.atoms() if isinstance(atom, str))
 
     @property
     def bare_symbol(self) -> str | None:

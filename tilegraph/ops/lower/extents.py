@@ -21,7 +21,7 @@ class Renames(dict[Dim, Dim]):
     def __init__(self, dims: Iterable[Dim] = (), unbound: Set[str] = frozenset()) -> None:
         """`dims`: of inputs. `unbound`: symbols that are no dim of an input by themselves."""
         super().__init__()
-        self.atoms = _Atoms()
+        self.atoms: dict[Atom, Dim] = {}
         self.products: dict[Monomial, Dim] = {}
         unknown = [d for d in set(dims) if d.symbols & unbound and d.bare_symbol is None]
         for dim in sorted(unknown, key=lambda d: (_solved(d, unbound) is None, len(str(d)), str(d))):
@@ -39,8 +39,27 @@ class Renames(dict[Dim, Dim]):
         found = self.get(dim)
         if found is not None or dim.is_static:
             return dim if found is None else found
-        dim = dim.substitute(self.atoms) if self.atoms else dim
+        known = {atom: became for atom in dim.atoms() if (became := self._atom(atom)) is not None} if self.atoms else {}
+        dim = dim.substitute(known) if known else dim
         return self._multiplied(dim) if self.products else dim
+
+    def learn(self, dim: Dim, known: Dim) -> None:
+        """`dim` is `known` from now on, wherever it stands as one symbol."""
+        self.setdefault(dim, known)
+        if dim.bare_symbol is not None:
+            self.atoms.setdefault(dim.bare_symbol, known)
+
+    def _atom(self, atom: Atom) -> Dim | None:
+        """What became of it. A quotient by 8 follows from that of the same dim by 4."""
+        if atom in self.atoms or isinstance(atom, str) or atom.op != "//":
+            return self.atoms.get(atom)
+        by = atom.args[1].as_int() or 0
+        for other, became in self.atoms.items():
+            if isinstance(other, Opaque) and other.op == "//" and other.args[0] == atom.args[0]:
+                step = other.args[1].as_int() or 0
+                if step > 0 and by and by % step == 0:
+                    return became // (by // step)
+        return None
 
     def _multiplied(self, dim: Dim) -> Dim:
         """`dim` with what became of a product in its place."""
@@ -54,28 +73,6 @@ class Renames(dict[Dim, Dim]):
                     factor = factor * known
             total = total + factor * Dim({tuple(rest): 1})
         return total
-
-
-class _Atoms(dict[Atom, Dim]):
-    """What became of atoms. A quotient by 8 follows from that of the same dim by 4."""
-
-    def __contains__(self, atom: object) -> bool:
-        return super().__contains__(atom) or (isinstance(atom, Opaque) and self._coarser(atom) is not None)
-
-    def __missing__(self, atom: Atom) -> Dim:
-        found = self._coarser(atom) if isinstance(atom, Opaque) else None
-        if found is None:
-            raise KeyError(atom)
-        return found
-
-    def _coarser(self, atom: Opaque) -> Dim | None:
-        by = atom.args[1].as_int() if atom.op == "//" else None
-        for known, dim in self.items() if by else ():
-            if isinstance(known, Opaque) and known.op == "//" and known.args[0] == atom.args[0]:
-                step = known.args[1].as_int()
-                if by and step and step > 0 and by % step == 0:
-                    return dim // (by // step)
-        return None
 
 
 def _solved(dim: Dim, unbound: Set[str]) -> Atom | None:
