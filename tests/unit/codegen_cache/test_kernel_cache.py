@@ -92,6 +92,18 @@ def test_another_process_filled_the_store(tmp_path: Path) -> None:
     assert sum(p.stat().st_size for p in entries(tmp_path)) <= 5000
 
 
+def test_one_put_in_sixteen_looks_at_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    monkeypatch.setattr(KernelCache, "_evict", lambda self: looked.append(self))
+    for n in range(400):
+        KernelCache(tmp_path).put(key(n), b"small")  # each in a process of its own
+    assert 10 <= len(looked) <= 45
+    for n in range(5):
+        KernelCache(tmp_path, limit=5000).put(key(n), b"large" * 20)
+    assert len(looked[-5:]) == 5
+    assert {c.limit for c in looked[-5:]} == {5000}
+
+
 def test_leftovers_of_killed_writers_go(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path)
     cache.put(key(1), b"one")
