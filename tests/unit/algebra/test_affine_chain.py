@@ -45,6 +45,10 @@ def test_kept(body: str) -> None:
     kept(STEP, graph(body), **C)
 
 
+def test_constants_that_may_repeat_the_operand_are_kept() -> None:
+    kept(STEP, "g (T[n] x) => (T[m] y) { a = Mul(x, w)  y = Mul(a, w) }", **C)  # n may be 1
+
+
 def test_what_others_read_ends_the_chain() -> None:
     kept(STEP, graph("a = Mul(x, s)  y = Mul(a, t)", "T[2, 3, 4] y, T[2, 3, 4] a"), **C)
     kept(STEP, graph("a = Mul(x, s)  y = Mul(a, a)"), **C)

@@ -44,6 +44,11 @@ def test_merging_heads_with_scalars() -> None:
         y = Reshape(x, n)""") == "[batch,64*seq]"
 
 
+def test_extents_from_the_end() -> None:
+    assert shape(C + """ s = Shape(x)  d = Gather(s, m1)  t = Gather(s, one)  n = Concat <axis = 0> (d, t, m1)
+        y = Reshape(x, n)""") == "[64,seq,batch]"
+
+
 def test_copied_extents_cancel() -> None:
     assert shape(C + "n = Constant <value_ints = [0, 0, 8, -1]> ()  y = Reshape(x, n)") == "[batch,seq,8,8]"
     assert shape(C + "n = Constant <value_ints = [-1, 64]> ()  y = Reshape(x, n)") == "[batch*seq,64]"
