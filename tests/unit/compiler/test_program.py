@@ -64,6 +64,15 @@ def test_values_between_kernels_live_in_the_arena() -> None:
     assert first.sizes == (Dim.symbol("N"),)
 
 
+def test_extents_of_inputs_follow_from_each_other() -> None:
+    """Where no input has p or q, one has a name for their product, and twice that needs none."""
+    built, _ = program("""(float["p*q",16] x, float["2*p*q",16] z) => (float["p*q",16] y, float["2*p*q",16] u)
+        { a = Abs(x) y = Softmax<axis=-1>(a) b = Abs(z) u = Softmax<axis=-1>(b) }""")
+    tokens = Dim.symbol("p*q")
+    assert [v.shape[0] for v in built.program.inputs] == [tokens, tokens * 2]
+    assert [v.shape[0] for v in built.program.outputs] == [tokens, tokens * 2]
+
+
 THREE = """(float[N,8,16] x) => (float[N,8,16] y) {
     last = Constant<value = int64[1] {-1}>() both = Constant<value = int64[2] {1,2}>()
     m = ReduceMean(x, last) e = Sub(x, m) q = Abs(e) s = ReduceSum(q, both) f = Div(e, s)
