@@ -315,7 +315,8 @@ def _extent(atom: Atom) -> Dim | None:
 
 def may_be_zero(dim: Dim) -> bool:
     """Whether a run may have the extent `dim` as 0, as far as its terms tell."""
-    return not _nonneg(dim - 1)
+    least = dim.least
+    return least is None or least < 1
 
 
 def _nonneg(dim: Dim) -> bool:

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilegraph.ops.index import Ix, Quotient, Remainder, SplitNeeded, Var, evaluate, flat_address, reshape_indices
+from tilegraph.ops.index import (
+    Ix,
+    Quotient,
+    Remainder,
+    SplitNeeded,
+    Var,
+    evaluate,
+    flat_address,
+    may_be_zero,
+    reshape_indices,
+)
 from tilegraph.spec.dims import Dim, Shape
 
 BINDINGS = ({"N": 1, "M": 3}, {"N": 2, "M": 1}, {"N": 3, "M": 2}, {"N": 5, "M": 4})
@@ -193,6 +203,12 @@ def test_reshape_divides_only_what_changed() -> None:
 ])
 def test_below_is_only_true_for_certain(ix: Ix, bound: Dim, expected: bool) -> None:
     assert ix.below(bound) is expected
+
+
+@pytest.mark.parametrize(("extent", "empty"), [
+    ("n", True), ("n+1", False), ("((n-1)//2)+1", True), ("(n//2)+1", False), ("2*n-1", True), ("8", False), ("0", True)])
+def test_extents_that_a_run_may_have_as_0(extent: str, empty: bool) -> None:
+    assert may_be_zero(Dim.of(extent)) is empty
 
 
 def test_expressions_are_canonical() -> None:
