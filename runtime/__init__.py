@@ -82,15 +82,17 @@ def session(model_path: str | os.PathLike[str], *, threads: int | None = None, o
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads is {threads}: it must be at least 1")
-    register()
-    ort = _onnxruntime()
-    path = Path(model_path)
+    register()  # has checked the version
+    import onnxruntime as ort
+
     if options and "expect_sha256" in options:
         # A folder of which nothing was compiled never asks the provider.
+        path = Path(model_path)
         check_sha256(path.parent if path.name == MODEL_FILE and (path.parent / MANIFEST_FILE).exists() else path,
                      str(options["expect_sha256"]))
-    if path.is_dir():
-        path = path / MODEL_FILE
+    file = os.fspath(model_path)  # pathlib takes 40 µs of a session's 3.5 ms where nothing has used it before
+    if os.path.isdir(file):
+        file = os.path.join(file, MODEL_FILE)
     settings = sess_options if sess_options is not None else ort.SessionOptions()
     chosen = {key: str(value) for key, value in (options or {}).items()}
     if threads is not None:
@@ -98,7 +100,7 @@ def session(model_path: str | os.PathLike[str], *, threads: int | None = None, o
         # The provider cannot ask for the thread count: one thread gains nothing from splitting.
         chosen.setdefault("max_tasks", "1" if threads == 1 else str(min(4 * threads, 4096)))
     providers = [(EP_NAME, chosen), "CPUExecutionProvider"]
-    created: InferenceSession = ort.InferenceSession(str(path), settings, providers=providers)
+    created: InferenceSession = ort.InferenceSession(file, settings, providers=providers)
     return created
 
 

@@ -3,7 +3,8 @@
 #include <elf.h>
 
 #include <cstring>
-#include <optional>
+
+#include "elf_read.h"
 
 namespace tilegraph {
 namespace {
@@ -15,15 +16,6 @@ constexpr int kMachine = EM_AARCH64;
 #else
 #error "tilegraph's runtime supports x86-64 and aarch64 Linux"
 #endif
-
-// The T at `offset`, or nothing if it does not lie wholly inside the image.
-template <class T>
-std::optional<T> read_at(std::string_view image, uint64_t offset) {
-  if (offset > image.size() || image.size() - offset < sizeof(T)) return std::nullopt;
-  T value;
-  std::memcpy(&value, image.data() + offset, sizeof value);
-  return value;
-}
 
 // Pointers that TVM's own loader fills in a library, and the entry points of its runtime that one may call. This
 // runtime provides neither, and an unfilled pointer would be a segmentation fault at the first call.

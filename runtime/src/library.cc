@@ -121,24 +121,28 @@ Library::Library(std::string_view image, Loader loader, const std::string& origi
     throw Error(ORT_INVALID_GRAPH, cat("compiled library '", origin, "' cannot be served: ", problem,
                                        "; run tilegraph optimize again on the original model"));
   std::string reasons;
-  if (loader != Loader::kFile) {
+  if (loader == Loader::kAuto || loader == Loader::kPlace) {
+    placed_ = Image::place(image, reasons);
+    if (!placed_) reasons = cat(" by its own means: ", reasons, ";");
+  }
+  if (!placed_ && (loader == Loader::kAuto || loader == Loader::kMemory)) {
     try {
       load_memory(image);
     } catch (const Error& e) {
-      reasons = cat(" from memory: ", e.what(), ";");
+      reasons += cat(" from memory: ", e.what(), ";");
     }
   }
-  if (!handle_ && loader != Loader::kMemory) {
+  if (!placed_ && !handle_ && (loader == Loader::kAuto || loader == Loader::kFile)) {
     try {
       load_file(image);
     } catch (const Error& e) {
       reasons += cat(" from a file: ", e.what());
     }
   }
-  if (!handle_) throw Error(ORT_FAIL, cat("compiled library '", origin, "' cannot be loaded:", reasons));
+  if (!placed_ && !handle_) throw Error(ORT_FAIL, cat("compiled library '", origin, "' cannot be loaded:", reasons));
 
   using Hook = void (*)(const char*, const char**, int32_t);
-  if (auto* hook = static_cast<Hook*>(dlsym(handle_, "tilegraph_set_error_parts"))) *hook = &tilegraph_keep_error;
+  if (auto* hook = static_cast<Hook*>(address("tilegraph_set_error_parts"))) *hook = &tilegraph_keep_error;
 }
 
 Library::~Library() {
@@ -146,8 +150,12 @@ Library::~Library() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+void* Library::address(const std::string& symbol) const {
+  return placed_ ? placed_->find(symbol) : dlsym(handle_, symbol.c_str());
+}
+
 KernelFunction Library::find(const std::string& symbol) const {
-  return reinterpret_cast<KernelFunction>(dlsym(handle_, ("__tvm_ffi_" + symbol).c_str()));
+  return reinterpret_cast<KernelFunction>(address("__tvm_ffi_" + symbol));
 }
 
 std::shared_ptr<Library> load_library(std::string_view image, const std::string& sha256, Loader loader,

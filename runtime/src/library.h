@@ -7,11 +7,14 @@
 #include <string>
 #include <string_view>
 
+#include "image.h"
+
 namespace tilegraph {
 
 using KernelFunction = TVMFFISafeCallType;
 
-enum class Loader { kAuto, kMemory, kFile };  // kAuto: a memory file, or a temporary file where that cannot be executed
+// kAuto: the first that works of placed in memory (image.h), a memory file and a temporary file.
+enum class Loader { kAuto, kPlace, kMemory, kFile };
 
 class Library {
  public:
@@ -26,7 +29,9 @@ class Library {
  private:
   void load_memory(std::string_view image);
   void load_file(std::string_view image);
+  void* address(const std::string& symbol) const;
 
+  std::unique_ptr<Image> placed_;
   void* handle_ = nullptr;
   int descriptor_ = -1;
 };

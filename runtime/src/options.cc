@@ -41,10 +41,11 @@ size_t read_copied(std::string_view value) {
 
 Loader read_loader(std::string_view value) {
   if (value == "auto") return Loader::kAuto;
+  if (value == "place") return Loader::kPlace;
   if (value == "memfd") return Loader::kMemory;
   if (value == "file") return Loader::kFile;
   throw Error(ORT_INVALID_ARGUMENT,
-              cat("option loader of ", kEpName, " is '", value, "': it must be auto, memfd or file"));
+              cat("option loader of ", kEpName, " is '", value, "': it must be auto, place, memfd or file"));
 }
 
 std::string read_sha256(std::string_view value) {

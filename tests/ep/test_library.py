@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,76 @@ def test_each_way_to_load(serve: Serve, compile_kernels: Callable[..., Path], lo
     maps = Path("/proc/self/maps").read_text()
     assert ("tilegraph-kernels" in maps if loader != "file" else str(tmp_path) + "/tilegraph-" in maps)
     assert not list(tmp_path.glob("tilegraph-*"))  # nothing is left behind
+
+
+def _mapped() -> int:
+    return Path("/proc/self/maps").read_text().count("tilegraph-kernels")
+
+
+def test_plain_libraries_are_placed_in_memory(serve: Serve, compile_kernels: Callable[..., Path]) -> None:
+    """Without the dynamic linker: pointers into itself and libc's functions are linked, its zeros are zeros."""
+    library = compile_kernels(r"""
+void* memset(void*, int, unsigned long);
+EXPORT float first_value, second_value = 2, *const values[2] = {&first_value, &second_value};
+KERNEL(fill) {
+  int bad_tag = 0;
+  float* y = POINTER(float, 1);
+  CHECK_TAGS(5);
+  volatile unsigned long bytes = 4 * sizeof(float);
+  memset(y, 0, bytes);
+  y[1] = *values[0]++ + ++*values[1];
+  return 0;
+}""".replace("*values[0]++", "(*values[0])++"), "-nostartfiles")
+    spec = ep.program([ep.tensor("x", "float", 1)], [ep.tensor("y", "float", 4)],
+                      [ep.call("fill", [ep.source(0), ep.result(0)], [], 1)])
+    feed = {"x": np.zeros(1, np.float32)}
+    before = _mapped()
+    for loader in ("place", "auto"):
+        session = serve(ep.Artifact(library, {"p": spec}), options={"loader": loader})
+        assert _mapped() == before
+        for wanted in (3, 5):
+            np.testing.assert_array_equal(session.run(None, feed)[0], np.array([0, wanted, 0, 0], np.float32))
+        del session  # the next one starts again
+
+
+@pytest.mark.parametrize(("more", "why"), [
+    ("EXPORT int begun; __attribute__((constructor)) static void start(void) { begun = 1; }",
+     "an entry [0-9]+ that is the dynamic linker's"),
+    ("EXPORT __thread int mine;", "thread-local variables"),
+    ("EXPORT int strcmp(const char*, const char*); EXPORT int (*other)(const char*, const char*) = strcmp;",
+     "the symbol 'strcmp'"),
+    ("static int one(void) { return 1; } static void* pick(void) { return one; }\n"
+     "EXPORT int chosen(void) __attribute__((ifunc(\"pick\")));", "symbol 'chosen' is of a kind")])
+def test_what_only_the_dynamic_linker_does(serve: Serve, compile_kernels: Callable[..., Path], more: str,
+                                           why: str) -> None:
+    artifact = ep.Artifact(compile_kernels(ep.ADD_ONE + more, "-nostartfiles"), {"p": ep.add_one_program(3)})
+    with pytest.raises(State.Fail, match=f"cannot be loaded: by its own means: .*{why}"):
+        serve(artifact, options={"loader": "place"})
+    before = _mapped()
+    session = serve(artifact)
+    assert _mapped() > before
+    np.testing.assert_array_equal(session.run(None, {"x": np.zeros(3, np.float32)})[0], np.ones(3))
+
+
+def test_damaged_tables_never_reach_outside(serve: Serve, compile_kernels: Callable[..., Path], tmp_path: Path) -> None:
+    """With a right hash: 8 bytes of the segments' headers, the linker's table or a relocation are a large number."""
+    good = compile_kernels(ep.ADD_ONE + "EXPORT int here, *there = &here;", "-nostartfiles").read_bytes()
+    places: list[int] = []
+    for at in range(64, 64 + 56 * good[56], 56):
+        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", good, at)
+        if kind in (1, 2):  # PT_LOAD, PT_DYNAMIC
+            places += range(at + 8, at + 48, 8)
+        if kind == 2:
+            table = dict(struct.iter_unpack("<QQ", good[offset:offset + size]))
+            places += [*range(offset + 8, offset + 16 * len(table), 16), *range(table[7], table[7] + table[8], 8)]
+    path, refused = tmp_path / "k.so", 0
+    for at in places:
+        path.write_bytes(good[:at] + (0x7fffffff0000).to_bytes(8, "little") + good[at + 8:])
+        try:
+            serve(ep.Artifact(path, {"p": ep.add_one_program(3)}), options={"loader": "place"})
+        except (State.Fail, State.InvalidGraph):
+            refused += 1
+    assert refused > len(places) / 3
 
 
 def test_one_library_for_many_sessions(serve: Serve, compile_kernels: Callable[..., Path]) -> None:

@@ -126,7 +126,7 @@ def test_a_missing_symbol(serve: Serve, add_one: Path) -> None:
 
 @pytest.mark.parametrize(("options", "match"), [
     ({"max_tasks": 0}, "max_tasks.*'0'.*1 to 4096"), ({"max_tasks": 4097}, "max_tasks.*'4097'"),
-    ({"max_tasks": "2x"}, "max_tasks.*'2x'"), ({"loader": "disk"}, "loader.*auto, memfd or file"),
+    ({"max_tasks": "2x"}, "max_tasks.*'2x'"), ({"loader": "disk"}, "loader.*auto, place, memfd or file"),
     ({"colour": "red"}, "unknown option 'colour'.*max_tasks, copied_weights_mb, loader and expect_sha256")])
 def test_a_bad_option(serve: Serve, add_one: Path, options: dict[str, Any], match: str) -> None:
     with pytest.raises(State.InvalidArgument, match=match):
