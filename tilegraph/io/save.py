@@ -16,18 +16,14 @@ from tilegraph.io.external import MappedTensor
 from tilegraph.io.walk import all_graphs
 
 ALIGNMENT = 64  # bytes; a cache line, and enough for every vector load
-INLINE_LIMIT = 16384  # bytes; smaller tensors stay in the model file: ONNX Runtime maps each external one by itself
-INLINE_TOTAL = 8 << 20  # bytes; a model with no more weights than this has no data file
+INLINE_LIMIT = 16384  # bytes; ONNX Runtime maps each external tensor by itself, and copies one in the model file twice
 _MAX_PROTO = (1 << 31) - 1
 _CHUNK = 16 << 20
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, data_name: str | None = None,
-         inline_limit: int | None = None) -> list[Path]:
+         inline_limit: int = INLINE_LIMIT) -> list[Path]:
     """Writes `model` to `path` and its initializers of at least `inline_limit` bytes to `data_name` beside it.
-
-    Without a limit it is 16 KiB, and all stay inside where they have 8 MiB together: a session on a small model is then
-    created a tenth faster, and there is little to share.
 
     `data_name` defaults to the model's file name plus ".data"; no data file is written when no initializer is large
     enough. Every tensor in it starts at a multiple of 64 bytes. Both files appear whole or not at all, and a model may
@@ -38,9 +34,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, data_name: str | None
     path = Path(path)
     data_path = path.with_name(data_name or path.name + ".data")
     every = [v for g in all_graphs(model) for v in g.initializers.values()]
-    values = [v for v in every if _goes_out(v.const_value, INLINE_LIMIT if inline_limit is None else inline_limit)]
-    if inline_limit is None and sum(v.const_value.nbytes for v in values if v.const_value is not None) <= INLINE_TOTAL:
-        values = []
+    values = [v for v in every if _goes_out(v.const_value, inline_limit)]
     tensors = [v.const_value for v in values if v.const_value is not None]
     # What stays inside must not go on pointing at the file that it was loaded from.
     mapped = [v for v in every if v not in set(values) and isinstance(v.const_value, ir.ExternalTensor)]

@@ -30,12 +30,6 @@ from tilegraph.spec.artifact import Manifest
 from tilegraph.spec.digest import sha256_file
 
 
-@pytest.fixture(autouse=True)
-def small_weights_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models here are small, and their data files are what is tested."""
-    monkeypatch.setattr(sys.modules["tilegraph.io.save"], "INLINE_TOTAL", -1)
-
-
 @pytest.fixture
 def emitted(tmp_path: Path) -> tuple[ir.Model, Manifest, Path]:
     model = chain()

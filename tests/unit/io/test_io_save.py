@@ -53,11 +53,12 @@ def test_large_tensors_go_out_aligned_small_ones_stay(tmp_path: Path) -> None:
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
 
 
-def test_few_weights_have_no_data_file(tmp_path: Path) -> None:
-    assert save(load(many_weights()), tmp_path / "m.onnx") == [tmp_path / "m.onnx"]
+def test_no_data_file_without_a_large_tensor(tmp_path: Path) -> None:
+    assert len(save(load(many_weights()), tmp_path / "m.onnx")) == 2
+    assert set(external_of(onnx.load(str(tmp_path / "m.onnx"), load_external_data=False))) == {"w2"}  # of 28 KB
     proto = many_weights()
-    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(3 << 20, np.float32), "w0"))
-    assert len(save(load(proto), tmp_path / "n.onnx")) == 2
+    proto.graph.initializer[2].CopyFrom(numpy_helper.from_array(np.zeros((500, 7), np.float32), "w2"))
+    assert save(load(proto), tmp_path / "n.onnx") == [tmp_path / "n.onnx"]
 
 
 def test_small_mapped_tensors_move_into_the_model(tmp_path: Path) -> None:
