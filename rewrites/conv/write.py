@@ -262,7 +262,11 @@ class BlockedWriter:
 def reads_plain(node: ir.Node) -> bool:
     """Whether a convolution reads its source in plain layout whatever is chosen."""
     groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
-    return node.op_type == "Conv" and groups == 1 and channels_of(_present(node, 0)) <= PLAIN_CHANNELS
+    if node.op_type != "Conv" or groups != 1:
+        return False
+    shape = _present(node, 0).shape
+    channels = shape[1] if shape is not None and shape.rank() > 1 else None
+    return isinstance(channels, int) and channels <= PLAIN_CHANNELS
 
 
 def channels_of(value: ir.Value) -> int:

@@ -22,8 +22,8 @@ Arrays = Sequence[Array | None]
 
 # Moves, cuts and fills: onnx's reference does what numpy does.
 STRUCTURAL = frozenset((
-    "Concat", "ConstantOfShape", "CumSum", "Expand", "EyeLike", "Flatten", "Gather", "NonZero", "OneHot", "Pad",
-    "Range", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
+    "Concat", "ConstantOfShape", "CumSum", "Expand", "EyeLike", "Flatten", "Gather", "NonZero", "Pad", "Range",
+    "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
 ))
 # These also work on types that numpy has no arithmetic for.
 _ANY_TYPE = frozenset(("Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
@@ -62,8 +62,6 @@ def evaluate(node: ir.Node, inputs: Arrays, dtypes: Sequence[_D | None], opset: 
 
 
 def _reference(node: ir.Node, inputs: Arrays, opset: int) -> list[Array]:
-    if node.op_type == "OneHot":
-        inputs = [inputs[0], _given(inputs, 1).reshape(()), inputs[2]]  # a depth of one element is allowed too
     names = [f"i{k}" if v is not None else "" for k, v in enumerate(inputs)]
     proto = onnx.NodeProto(op_type=node.op_type, input=names, output=[f"o{k}" for k in range(len(node.outputs))])
     proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
@@ -329,6 +327,16 @@ def _is_inf(node: ir.Node, inputs: Arrays, opset: int) -> Array:
     return np.logical_or.reduce(wanted) if wanted else np.zeros(x.shape, np.bool_)
 
 
+def _one_hot(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    """One of two values, whatever they are: onnx's reference adds a difference, which infinities have not."""
+    places, depth, pair = (_given(inputs, k) for k in range(3))
+    size = int(depth.reshape(-1)[0])
+    places = np.where(places < 0, places + np.asarray(size, places.dtype), places)
+    hot = places[..., None] == np.arange(size)
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+    return np.moveaxis(np.where(hot, pair[1], pair[0]), -1, axis)
+
+
 _DIRECT: dict[str, Direct] = {
     "Identity": _unary(lambda x: x),
     "Add": _binary(np.add), "Sub": _binary(np.subtract), "Mul": _binary(np.multiply), "Div": _binary(_div),
@@ -348,6 +356,6 @@ _DIRECT: dict[str, Direct] = {
     "Sinh": _precise(np.sinh), "Cosh": _precise(np.cosh), "Atan": _precise(np.arctan),
     "ReduceSum": _reduce(np.sum), "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),
     "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
-    "MatMul": _matmul, "GatherElements": _gather_elements, "GatherND": _gather_nd,
+    "MatMul": _matmul, "OneHot": _one_hot, "GatherElements": _gather_elements, "GatherND": _gather_nd,
     "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
 }

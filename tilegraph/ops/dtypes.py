@@ -19,6 +19,9 @@ BYTES: dict[str, int] = {
 }
 
 
+# The largest finite number of what is stored in fewer bits than it is computed in.
+LARGEST: dict[str, float] = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127}
+
 # Two in a byte. Only products read them, packed for that; see `lower_region`.
 NARROW: dict[str, str] = {"int4": "int8", "uint4": "uint8"}
 

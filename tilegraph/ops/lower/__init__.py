@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from tilegraph.ops.count import requires
-from tilegraph.ops.dtypes import NARROW, stored_name
+from tilegraph.ops.dtypes import LARGEST, NARROW, stored_name
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, quotient, shape_of
 from tilegraph.ops.lower.extents import Renames, divided
 from tilegraph.ops.lower.gathers import takes_slices
@@ -86,7 +86,11 @@ def _pointwise(c: NodeContext) -> list[Prim]:
     if c.node.op_type == "Div" and domain_of(c.node) == "" and dtype in ("float32", "float64") \
             and not _is_power_of_two(operands[1]) and steps_follow(c.node):
         return [quotient(c.arg(0), c.arg(1))]
-    return [point(c.node.op_type, operands, dtype, domain=domain_of(c.node), attrs=c.attrs(), opset=c.opset)]
+    attrs = c.attrs()
+    largest = LARGEST.get(stored_name(c.node.outputs[0].dtype)) if c.node.op_type == "Clip" else None
+    if largest is not None:  # bounds that are absent are those of the type, which kernels compute in float32
+        attrs = {"min": -largest, "max": largest, **attrs}
+    return [point(c.node.op_type, operands, dtype, domain=domain_of(c.node), attrs=attrs, opset=c.opset)]
 
 
 def _is_power_of_two(prim: Prim | None) -> bool:
