@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
+from tilegraph.diagnostics.advice import advice
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tilegraph.verify import VerifyResult
     from tilegraph.verify.bisect import Finding
-
-
-_OPEN = (" is unknown", "is not known from the inputs", "not equal for certain", "symbolic extent")
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -67,10 +66,8 @@ def show_decisions(out: Console, report: dict[str, Any]) -> None:
     if report.get("refusals"):
         out.print(_table("\nRefused", ("stage", "node", "op", "reason"),
                          ((r.get("stage", ""), r["node"], r["op"], r["reason"]) for r in report["refusals"])))
-    reasons = [r["reason"] for r in (*report.get("refusals", []), *report.get("attentions", []))]
-    if any(open_ in reason for reason in reasons for open_ in _OPEN):
-        _say(out, "\nSome of the reasons are sizes that the model leaves open: --dim seq=128 fixes one, "
-                  "--dim total=past+seq says that one follows from others, --dim height=32*h that it is a multiple.")
+    if hint := advice(report):
+        _say(out, f"\n{hint}")
 
 
 def show_verification(out: Console, result: VerifyResult, *, verbose: bool) -> None:

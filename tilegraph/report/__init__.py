@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from tilegraph.diagnostics.advice import advice
+
 _TEMPLATES = {"markdown": "report.md.j2", "html": "report.html.j2"}
 
 
@@ -16,6 +18,7 @@ def render(report: dict[str, Any], form: Literal["markdown", "html"]) -> str:
                               keep_trailing_newline=True)
     environment.filters["cell"] = _cell
     environment.filters["bytes"] = _bytes
+    environment.globals["advice"] = advice(report)
     filled = {"model": "?", "target": "?", "nodes_before": None, "nodes_after": None, "regions": None,
               "partitions": None, "engines": {}, "attentions": [], "layout_conversions": [], "refusals": [],
               "seconds": {}, "decisions": [], **report}

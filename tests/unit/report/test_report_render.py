@@ -74,6 +74,17 @@ def test_html_is_balanced_and_escaped() -> None:
 
 
 @pytest.mark.parametrize("form", ["markdown", "html"])
+def test_open_sizes_get_advice(form: Literal["markdown", "html"]) -> None:
+    assert "--dim" not in render(REPORT, form)
+    refusal = {"stage": "fusion", "node": "r", "op": "Range", "reason": "the extent n is not known from the inputs"}
+    assert "--dim total=past+seq" in render({**REPORT, "refusals": [refusal]}, form)
+    taken = {"name": "att", "taken": True, "kind": "mask", "density": 1.0, "reason": "nothing is unknown"}
+    assert "--dim" not in render({**REPORT, "attentions": [taken]}, form)
+    left = {**taken, "taken": False, "reason": "a dim of x is unknown"}
+    assert "--dim" in render({**REPORT, "attentions": [left]}, form)
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
 def test_absent_sections_are_left_out(form: Literal["markdown", "html"]) -> None:
     text = render({"model": "m", "target": "cpu", "nodes_before": 1, "nodes_after": 1}, form)
     for title in ("Attention", "Layout", "Refused", "Done"):
