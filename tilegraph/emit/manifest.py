@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
 from tilegraph.errors import InputError, InternalError
 from tilegraph.spec.artifact import KERNEL_ABI, MANIFEST_FORMAT, Manifest, Program
-from tilegraph.spec.dims import Dim
 
 _WIDTH = 100  # characters; what fits in a line stays on one
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OPERATIONS = frozenset({"//", "%", "min", "max"})
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -121,27 +118,3 @@ def _check_program(name: str, program: Program) -> None:
                 raise ValueError(f"partition {name}: {call.symbol} uses {slot.kind} {slot.at} of {ends[slot.kind]}")
         if call.align < 1:
             raise ValueError(f"partition {name}: {call.symbol} has align {call.align}")
-    for dim in _dims(program):
-        for operation in _operations(dim):
-            if operation not in _OPERATIONS:
-                raise ValueError(f"partition {name}: unknown operation {operation!r} in {dim}")
-
-
-def _dims(program: Program) -> Iterator[Dim]:
-    for tensor in (*program.inputs, *program.outputs):
-        yield from tensor.shape
-    yield program.arena_bytes
-    for call in program.calls:
-        yield from (d for s in call.args for d in (s.at, s.item))
-        yield from (*call.sizes, call.extent, call.grain, call.scratch)
-    for rounds in program.rounds:
-        yield from (rounds.items, rounds.step)
-
-
-def _operations(dim: Dim) -> Iterator[str]:
-    for monomial, _ in dim.terms:
-        for atom in monomial:
-            if not isinstance(atom, str):
-                yield atom.op
-                for argument in atom.args:
-                    yield from _operations(argument)

@@ -260,7 +260,16 @@ class Dim:
 
     @staticmethod
     def from_json(expr: JsonExpr) -> Dim:
-        return _whole(expr)
+        """The dim that `to_json` wrote. Raises ValueError and TypeError for what it does not write."""
+        if isinstance(expr, int):
+            return Dim.of(expr)
+        if isinstance(expr, str):
+            return Dim.symbol(expr)
+        op, *args = expr
+        if op not in ("+", "*", "//", "%", "min", "max"):
+            raise ValueError(f"unknown operation {op!r}")
+        dims = [Dim.from_json(a) for a in args]
+        return reduce(lambda a, b: a + b, dims) if op == "+" else Dim.product(dims) if op == "*" else _make(op, dims)
 
 
 DimLike = Dim | int | str
@@ -339,7 +348,7 @@ def _whole(tree: Tree) -> Dim:
 
 
 def _ratio(tree: Tree) -> tuple[Dim, Dim]:
-    """Numerator and denominator of an expression in the form of the manifest or of `dim_text.read`."""
+    """Numerator and denominator of what `dim_text.read` gave; ValueError for what is no quotient of dims."""
     if isinstance(tree, int):
         return Dim({(): int(tree)}), _ONE
     if isinstance(tree, str):
