@@ -20,6 +20,7 @@ from tilegraph.io import load
 from tilegraph.passes import PassContext, Pipeline
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.layout.extents import NameExtents
+from tilegraph.rewrites.layout.groups import WholeGroups
 from tilegraph.rewrites.layout.plan import LayoutPlanning
 from tilegraph.rewrites.normalise import NORMALISE
 
@@ -38,7 +39,8 @@ def blocked(model: onnx.ModelProto, lanes: int, offload: str = "all") -> tuple[i
     """Normalised, and every window that has a blocked form in it."""
     rewritten = load(model)
     context = PassContext()
-    Pipeline((*NORMALISE, *ALGEBRA, NameExtents(), LayoutPlanning(offload, lanes))).run(rewritten, context)
+    passes = *NORMALISE, *ALGEBRA, NameExtents(), WholeGroups(offload, lanes), LayoutPlanning(offload, lanes)
+    Pipeline(passes).run(rewritten, context)
     return rewritten, context
 
 
@@ -128,6 +130,37 @@ def _in_groups(groups: int, out: int) -> Callable[[Graph, str], str]:
 @pytest.mark.parametrize(("groups", "out"), [(10, 40), (20, 40), (40, 80)])
 def test_groups_smaller_than_a_block(groups: int, out: int, lanes: int) -> None:
     check(_net(_in_groups(groups, out), ["n", 3, "h", "w"]), lanes, dims={"n": 2, "h": 9, "w": 12}, windows=4)
+
+
+def _odd_groups(groups: int, depth: int, filters: int) -> onnx.ModelProto:
+    def write(g: Graph, x: str) -> str:
+        y = g.op("Conv", x, _weights(g, groups * depth, 17, 1, 1))
+        bias = g.weight("gb", g.normal(groups * filters))
+        kernels = _weights(g, groups * filters, depth, 3, 3)
+        y = g.op("Conv", y, kernels, bias, group=groups, strides=[2, 2], pads=[1] * 4)
+        return g.op("Conv", g.op("Mul", y, g.op("Sigmoid", y)), _weights(g, 8, groups * filters, 1, 1))
+
+    return _net(write, ["n", 20, 18, 20])
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(("groups", "depth", "filters"), [(6, 3, 3), (3, 20, 24), (2, 1, 3), (2, 5, 5)])
+def test_groups_that_do_not_divide_a_block(groups: int, depth: int, filters: int, lanes: int) -> None:
+    check(_odd_groups(groups, depth, filters), lanes, {"n": 2}, windows=4)
+
+
+def test_infinities_of_channels_that_stand_twice() -> None:
+    g = Graph("net", opset=18)
+    x = g.input("x", [1, 15, 64, 64])
+    g.output(g.op("Conv", x, _weights(g, 15, 5, 3, 3), group=3), "y", [1, 15, 62, 62])
+    model = g.finish()
+    rewritten, context = load(model), PassContext()
+    assert WholeGroups("all", 16).run(rewritten, context).modified
+    feeds = inputs_for(model)
+    feeds["x"][0, [1, 7, 14], [3, 20, 40], [5, 30, 50]] = [np.inf, -np.inf, np.nan]
+    (ours,), (theirs,) = _run(ir.to_proto(rewritten), feeds), _run(model, feeds)
+    assert np.isposinf(theirs).sum() > 9 < np.isneginf(theirs).sum()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def _gate(g: Graph, x: str) -> str:
