@@ -5,7 +5,9 @@
 Equal in exact arithmetic. In floating point a product of scales and a sum of shifts are rounded once (from float64), so
 there are fewer roundings; but a shift that is carried across a scale can cancel against s x where the original
 cancelled exactly. A chain is merged only if no carried shift exceeds four times the final one, element by element: the
-error of the sum is then at most 4 eps of what the original's last Add rounds by itself.
+error of the sum is then at most 4 eps of what the original's last Add rounds by itself. The same holds for every shift
+behind a part of a chain that is merged alone: what was carried there could cancel later, and another run of this pass
+would not know.
 
 Handles: Add, Sub, Mul and Div by constants that broadcast (not BatchNormalization), each the only reader of the one
 before; constants of float32 and float64.
@@ -40,9 +42,9 @@ class AffineChain(Pass):
                 if step is None:
                     continue
                 rest, _ = chain_below(node.outputs[0], graph, norms=False)
-                chain = [node, *rest]
-                while len(chain) > 1 and not _merge(chain, constants):
-                    chain.pop()
+                chain, behind = [node, *rest], list[ir.Node]()
+                while len(chain) > 1 and not _merge(chain, behind, constants):
+                    behind.insert(0, chain.pop())
                 if len(chain) > 1:
                     context.diagnostics.took(self.name, chain[-1].name or "", "one scale and shift for a chain",
                                              op=chain[-1].op_type, nodes=[n.name for n in chain])
@@ -67,13 +69,23 @@ def _total(chain: list[ir.Node]) -> tuple[Affine, Array] | None:
     return None if total is None else (total, carried)
 
 
-def _merge(chain: list[ir.Node], constants: Constants) -> bool:
+def _cancels(total: Affine, carried: Array, behind: list[ir.Node]) -> bool:
+    """Whether too little is left of the carried shifts, at the end of a chain or behind a node that follows it."""
+    shifts = [(carried, total.shift)]
+    for step in (affine_of(node, norms=False) for node in behind):
+        if step is not None:
+            carried, total = np.abs(step.scale) * carried, total.then(step.scale, step.shift)
+            shifts.append((carried, total.shift))
+    return any((held > _CARRIED * np.abs(left)).any() for held, left in shifts)
+
+
+def _merge(chain: list[ir.Node], behind: list[ir.Node], constants: Constants) -> bool:
     found = _total(chain)
     dtype = chain[-1].outputs[0].dtype
     if found is None or dtype is None:
         return False
     total, carried = found
-    if not (fits(total.scale, dtype) and fits(total.shift, dtype)) or (carried > _CARRIED * np.abs(total.shift)).any():
+    if not (fits(total.scale, dtype) and fits(total.shift, dtype)) or _cancels(total, carried, behind):
         return False
     if (total.scale == 0).any():
         return False

@@ -11,7 +11,8 @@ from tilegraph.rewrites.algebra import AffineChain
 STEP = AffineChain()
 X = {"x": values(2, 3, 4)}
 C = {"s": np.array(1.5), "t": np.array([-0.7]), "c": values(3, 1), "d": values(3, 1, seed=5), "w": values(4),
-     "big": np.array(100.0), "z": np.array(0.0), "q": np.array(149.0)}
+     "big": np.array(100.0), "z": np.array(0.0), "q": np.array(149.0),
+     "r": np.array(151.25)}
 
 
 def graph(body: str, out: str = "T[2, 3, 4] y") -> str:
@@ -25,7 +26,9 @@ def graph(body: str, out: str = "T[2, 3, 4] y") -> str:
     ("a = Mul(x, c)  b = Add(a, t)  e = Mul(b, s)  y = Add(e, d)", ["Mul", "Add"]),
     # Of the 15000 that were carried 100 are left: the first Add stays.
     ("a = Add(x, big)  b = Mul(a, s)  e = Sub(b, q)  y = Mul(e, big)", ["Add", "Mul", "Add"]),
-    ("a = Mul(x, s)  b = Mul(a, c)  r = Relu(b)  e = Add(r, s)  y = Add(e, t)", ["Mul", "Relu", "Add"]),
+    # 152.25 would be carried by the first three, and the last leaves 1 of it: only the first two.
+    ("a = Add(x, s)  b = Add(a, big)  e = Mul(b, s)  y = Sub(e, r)", ["Add", "Mul", "Sub"]),
+    ("a = Mul(x, s)  b = Mul(a, c)  u = Relu(b)  e = Add(u, s)  y = Add(e, t)", ["Mul", "Relu", "Add"]),
 ])
 def test_shorter(body: str, left: list[str]) -> None:
     assert rewritten(STEP, graph(body), feeds=X, **C) == left
