@@ -277,6 +277,8 @@ FLOAT |= {
                                           "y = LpPool<kernel_shape=[2,3], dilations=[2,2], pads=[0,2,0,2], p=3>(x) }"),
     "LpPool that rounds up": (22, "(float[2,2,14] x) => (float[2,2,5] y) { "
                               "y = LpPool<kernel_shape=[3], strides=[3], ceil_mode=1>(x) }"),
+    "LpPool that rounds up to no window more": (22, "(float[2,2,6] x) => (float[2,2,2] y) { "
+                                                "y = LpPool<kernel_shape=[2], strides=[3], ceil_mode=1>(x) }"),
     "LpPool of the same size": (11, "(float[1,2,5,6,7] x) => (float[1,2,5,6,7] y) { "
                                 "y = LpPool<kernel_shape=[2,2,2], auto_pad=\"SAME_LOWER\">(x) }"),
     "LpNormalization by sums": (1, f"{R} (float[2,3,7] y) {{ y = LpNormalization<p=1, axis=2>(x) }}"),

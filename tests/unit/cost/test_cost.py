@@ -19,7 +19,7 @@ def test_symbols_have_an_assumed_extent_and_nothing_is_negative() -> None:
 
 def test_a_region_wins_by_a_ratio_and_by_an_amount() -> None:
     assert RegionCost(10.0, 5.0, 3).wins
-    assert not RegionCost(10.0, 9.9, 3).wins  # a little better in time, not in ratio
+    assert not RegionCost(100.0, 99.0, 3).wins  # better by enough, but not in ratio
     assert not RegionCost(0.5, 0.1, 3).wins  # five times better, by nothing
     assert "5.0 µs against 10.0 µs" in str(RegionCost(10.0, 5.0, 3))
 

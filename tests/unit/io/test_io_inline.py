@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import onnx_ir as ir
 import pytest
 from io_models import parse
 
@@ -55,11 +56,13 @@ def test_fused_ops_stay() -> None:
     assert [n.op_type for n in function] == ["Add"]
 
 
-def test_an_output_that_is_an_input_keeps_its_names() -> None:
-    model = load(parse("""
+@pytest.mark.parametrize("results", ["v, r", "r, r"])
+def test_an_output_that_is_an_input_or_comes_twice_keeps_its_names(results: str) -> None:
+    # Not as a proto: onnx's checker refuses r, r.
+    model = load(ir.from_proto(parse(f"""
         <ir_version: 8, opset_import: ["" : 17, "f" : 1]>
-        g (float[4] x) => (float[4] y, float[4] z) { y, z = f.both(x) }
-        <domain: "f", opset_import: ["" : 17]> both (v) => (v, r) { r = Neg(v) }"""))
+        g (float[4] x) => (float[4] y, float[4] z) {{ y, z = f.both(x) }}
+        <domain: "f", opset_import: ["" : 17]> both (v) => ({results}) {{ r = Neg(v) }}""")))
     check_model(model)
     assert [v.name for v in model.graph.inputs] == ["x"]
     assert [v.name for v in model.graph.outputs] == ["y", "z"]
