@@ -56,6 +56,14 @@ def test_omitted_optional_inputs_count() -> None:
         "a =", "s0 = Constant <value_float = 1.0> ()  a ="), modified=False).count("Clip") == 2
 
 
+def test_inputs_left_out_at_the_end_do_not_count() -> None:
+    model = prepared("g (float[8] x) => (float[8] y) <float s = {1.0}> "
+                     "{ a = Clip(x, s)  b = Clip(x, s)  y = Add(a, b) }")
+    next(n for n in model.graph if n.outputs[0].name == "b").resize_inputs(3)
+    run(CommonSubexpressions(), model, modified=True, feeds=X)
+    assert ops(model) == ["Clip", "Add"]
+
+
 def test_both_copies_may_be_outputs() -> None:
     assert cse("y = Neg(x)  z = Neg(x)", modified=True, outputs="float[8] y, float[8] z") == ["Neg", "Identity"]
 
