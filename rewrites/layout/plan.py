@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -69,13 +69,14 @@ class LayoutPlanning(CompositePass):
         units = _with_windows([_faster(unit) for unit in units] if self.fast else units)
         problem, found = choose([pose(units, view, self.lanes, known=known, force=self.offload == "all")
                                  for known in scenarios(units)])
-        self._report(units, problem, found, context)
+        self._report(units, problem, found, refusals, context)
         if not found.blocked:
             return False
         _Rewriting(model, graph, self.lanes, opsets, context).apply([u for u in units if u in found.blocked])
         return True
 
-    def _report(self, units: list[Unit], problem: Problem, found: Assignment[Unit], context: PassContext) -> None:
+    def _report(self, units: list[Unit], problem: Problem, found: Assignment[Unit], refusals: Mapping[ir.Node, str],
+                context: PassContext) -> None:
         for unit in units:
             if unit not in found.blocked:
                 choice = problem.choices[unit]
@@ -87,10 +88,23 @@ class LayoutPlanning(CompositePass):
             value = problem.by_name[conversion.value]
             readers = Counter(user.op_type for user, _ in value.uses())
             made = value.producer()
+            way = "into" if conversion.blocks else "out of"
             context.diagnostics.took(
-                STAGE, conversion.value, f"{'into' if conversion.blocks else 'out of'} blocks of {self.lanes} channels",
+                STAGE, conversion.value, f"{way} blocks of {self.lanes} channels: "
+                f"{_why(value, conversion.blocks, found.blocked, refusals)}",
                 op="conversion", bytes=size_bytes(value), us=round(conversion.us, 2), into_blocks=conversion.blocks,
                 producer="graph input" if made is None else made.op_type, readers=dict(readers))
+
+
+def _why(value: ir.Value, into: bool, blocked: Collection[Unit], refusals: Mapping[ir.Node, str]) -> str:
+    """Why `value` is converted: what is plain on the other side."""
+    made, inside = value.producer(), {node for unit in blocked for node in unit.nodes}
+    if into and made is None:
+        return "it is a graph input"
+    found = ["it is a graph output"] if value.is_graph_output() and not into else []
+    nodes = [made] if made is not None and into else [user for user, _ in value.uses() if user not in inside]
+    found += [f"{node.op_type}: {refusals.get(node, 'stays in plain layout')}" for node in nodes]
+    return "; ".join(dict.fromkeys(found)) or "one of its readers takes it plain"
 
 
 def _faster(unit: Unit) -> Unit:

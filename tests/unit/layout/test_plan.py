@@ -40,7 +40,17 @@ def test_a_trunk_becomes_composites_with_one_conversion_at_its_end() -> None:
     conversions = [d for d in context.diagnostics.of("layout") if d.op == "conversion" and d.taken]
     assert [(d.subject, d.data["into_blocks"], d.data["bytes"]) for d in conversions] == [("g", False, 64)]
     assert conversions[0].data["readers"] == {"Flatten": 1}
-    assert conversions[0].reason == "out of blocks of 16 channels"
+    assert conversions[0].reason == "out of blocks of 16 channels: Flatten: Flatten has no blocked form"
+
+
+def test_each_conversion_says_what_is_plain_on_the_other_side() -> None:
+    v = weights("v", 16, 16, 1, 1)
+    _, context, _ = planned(f"(float[1,16,8,8] x) => (float[1,16,8,8] a, float[1,16,8,8] y) {{ {v} a = Conv(x, v) "
+                            "s = Softmax<axis = 1>(a) y = Conv(s, v) }")
+    reasons = {d.subject: d.reason.partition(": ")[2] for d in context.diagnostics.of("layout")
+               if d.op == "conversion" and d.taken}
+    assert reasons == {"x": "it is a graph input", "s": "Softmax: Softmax has no blocked form",
+                       "a": "it is a graph output; Softmax: Softmax has no blocked form", "y": "it is a graph output"}
 
 
 def test_values_inside_are_blocked_tensors() -> None:
