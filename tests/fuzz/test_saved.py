@@ -20,7 +20,7 @@ from tests.fuzz.fuzz import FOUND, SMALL, check, runner_of, same_bits, second_ju
 from tests.fuzz.graphs import OPSETS, Graph
 from tests.fuzz.guards import one_answer
 from tests.fuzz.profiles import PROFILES
-from tests.fuzz.serving import finely
+from tests.fuzz.serving import anywhere, finely
 from tests.fuzz.small import small_blocks
 from tilegraph.compiler import optimize
 from tilegraph.verify import verify
@@ -149,3 +149,12 @@ def test_the_second_judge_answers_for_us_or_against_us() -> None:
     ("Conv", [np.inf, 1], False), ("Add", [np.inf, np.nan], True), ("MatMulInteger", [], False)])
 def test_what_the_order_of_sums_decides_is_left_out(op: str, values: list[float], right: bool) -> None:
     assert one_answer(op, [np.array(values, np.float32)]) == right
+
+
+def test_arrays_lie_anywhere_but_where_vectors_like_them() -> None:
+    for dtype in (np.float32, np.int8, np.float64, np.bool_):
+        given = np.arange(10).astype(dtype).reshape(2, 5)
+        (made,) = anywhere({"x": given}).values()
+        assert np.array_equal(made, given)
+        assert made.flags["C_CONTIGUOUS"]
+        assert made.ctypes.data % 64 == given.itemsize

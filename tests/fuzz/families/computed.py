@@ -114,4 +114,15 @@ def grown(g: Graph) -> None:
         g.put("Where", [keep, x, g.const(-1e4, dtype)])
 
 
-STEPS = (computed_reshape, computed_reshape, filled, filled, computed_slice, grown)
+def counted(g: Graph) -> None:
+    """Divided by how many numbers there are."""
+    x = g.pick("f", 1)
+    if x is None or not g.values[x].size or g.values[x].dtype == np.float16:
+        return
+    count = g.put("Size", [x])
+    number = count and g.put("Cast", [count], to=int(helper.np_dtype_to_tensor_dtype(g.values[x].dtype)))
+    if number:
+        g.put("Div", [x, number])
+
+
+STEPS = (counted, computed_reshape, computed_reshape, filled, filled, computed_slice, grown)

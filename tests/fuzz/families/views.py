@@ -56,6 +56,8 @@ def slices(g: Graph) -> None:
         size = g.values[x].shape[axis]
         step = int(g.rng.choice([1, 1, 1, 2, -1, -2])) if g.opset >= 10 else 1
         a, b = (int(n) for n in g.rng.integers(-size - 1, size + 2, size=2))
+        if g.rng.random() < 0.3:  # one from the other side of an end
+            a = int(g.rng.choice([-size - 1, -size, -1, size - 1, size, size + 1]))
         starts.append(a)
         ends.append(b if g.rng.random() < 0.7 else (2**62 if step > 0 else -(2**62)))
         steps.append(step)
