@@ -26,6 +26,7 @@ from tilegraph.spec.filters import Filters
 # Products that are summed by themselves, about as many as in ONNX Runtime: with 576 errors reached 2.4 times its own.
 # Plain results have one sum, and so few products (`ops.conv.lower`) that their parts need no memory.
 CHUNK = 144
+_WHOLE = 162  # up to which a sum is not cut: the parts of 147 (7x7 of 3 channels) or 160 cost more than they save
 _ODD_UNITS = 16  # of a kernel, below which two threads would share an odd number badly
 
 
@@ -65,10 +66,14 @@ class Direct(Sliding):
         self.panel_size = (self.halves or self.vectors) * self.lanes  # of one step of the channels
         self.per_row = self.step // self.pair * self.panel_size
         self.per_tap = self.height * self.per_row
-        step = max(CHUNK // (self.taps * self.height), 1)
+        window = self.taps * self.height
+        step = max(CHUNK // window, 1)
+        if space.depth * window <= _WHOLE:
+            step = -(-space.depth // self.lanes) * self.lanes
         if space.plain is not None:
             step = space.depth + self.lanes
         self.chunk = max(step // self.lanes, 1) * self.lanes if space.blocked else step
+        self.apart = self.line.plain  # the first and the last chunk have their own code: one form of tile, or two
         self.chunks = -(-space.depth // self.chunk)
         if self.chunks > 1:
             self.chunk = -(-space.depth // self.chunks)
@@ -157,14 +162,15 @@ class Direct(Sliding):
         if not self.memory:
             self.memory = [e.flat("scratch", "float32")]
         self.scratch = self.pixels * (self.vectors * self.lanes * 4) + 4 * self.sums_at
-        with e.loop("z", e.dim(self.pixels)) as z:
-            at = t.Add(t.Mul(z, e.i64(self.now * self.lanes)), e.i64(self.sums_at))
-            for j in range(self.now):
-                e.write(self.memory[0], t.Add(at, e.i64(j * self.lanes)), e.f32(0.0), self.lanes)
+        if not self.apart:
+            with e.loop("z", e.dim(self.pixels)) as z:
+                at = t.Add(t.Mul(z, e.i64(self.now * self.lanes)), e.i64(self.sums_at))
+                for j in range(self.now):
+                    e.write(self.memory[0], t.Add(at, e.i64(j * self.lanes)), e.f32(0.0), self.lanes)
         with e.loop("c", self.chunks) as c:
             self.first_channel = e.share(t.Mul(c, e.i64(self.chunk)))
             self.count = e.share(t.Min(t.Sub(e.i64(self.space.depth), self.first_channel), e.i64(self.chunk)))
-            self.finishing = t.EQ(c, e.i64(self.chunks - 1))
+            self.starting, self.finishing = (t.EQ(c, e.i64(k)) for k in (0, self.chunks - 1))
             walk()
 
     def shared(self, parts: int, length: int) -> int:
@@ -290,12 +296,33 @@ class Direct(Sliding):
         line = e.dim(self.line.out) if self.row is not None else e.i64(0)
         pixel = t.Add(t.Mul(t.Sub(self.y, self.first_row), line), t.Sub(self.x, self.first_pixel))
         kept = e.share(t.Add(t.Mul(pixel, e.i64(self.now * self.lanes)), e.i64(self.sums_at)))
-        for place in places:
-            value = e.math.add(e.read(sums, "float32", place, self.lanes),
-                               e.read(self.memory[0], "float32", t.Add(kept, e.i64(place)), self.lanes))
-            e.write(self.memory[0], t.Add(kept, e.i64(place)), value, self.lanes)
-        with e.when(self.finishing):
-            self.epilogue(self.memory[0], width, kept)
+        old = {place: t.Add(kept, e.i64(place)) for place in places}
+
+        def keep(first: bool = False) -> None:
+            for place in places:
+                value = e.read(sums, "float32", place, self.lanes)
+                if not first:
+                    value = e.math.add(value, e.read(self.memory[0], "float32", old[place], self.lanes))
+                e.write(self.memory[0], old[place], value, self.lanes)
+
+        if not self.apart:
+            keep()
+            with e.when(self.finishing):
+                self.epilogue(self.memory[0], width, kept)
+            return
+        with e.block() as begin:
+            keep(first=True)
+        with e.block() as middle:
+            keep()
+        with e.block() as end:
+            whole = e.local("whole", "float32", len(places) * self.lanes)
+            for place in places:
+                before = e.read(self.memory[0], "float32", old[place], self.lanes)
+                e.write(whole, place, e.math.add(e.read(sums, "float32", place, self.lanes), before), self.lanes)
+            self.epilogue(whole, width)
+        others = t.sequence(middle) if self.chunks > 2 else None
+        e.stmts.append(t.IfThenElse(self.starting, t.sequence(begin),
+                                    t.IfThenElse(self.finishing, t.sequence(end), others)))
 
     def _from_registers(self, sums: t.Buffer, width: int, places: list[int]) -> None:
         """A loop needs the sums in memory; as a copy, so that the sums themselves stay in registers."""

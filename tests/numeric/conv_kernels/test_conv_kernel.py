@@ -61,6 +61,7 @@ def text_of(feeds: dict[str, Array], attributes: str, tail: str = "y = Identity(
     (144, 32, (20,), (9,), ""),
     (34, 24, (6, 9), (3, 3), "strides=[2,1]"),  # channels in pairs, two in the last block
     (20, 8, (9, 10), (1, 1), ""),
+    (320, 40, (5, 9), (1, 1), ""),  # a first, a middle and a last part of a sum
 ])
 def test_shapes(c: int, k: int, size: tuple[int, ...], kernel: tuple[int, ...], attributes: str) -> None:
     feeds = feeds_of(2, c, k, size, kernel)
