@@ -3,9 +3,9 @@
 `ALGEBRA` is the ordered tuple of passes, for a model that is normalised. Recurrent operators of one step are taken
 apart first, so that all others see what they compute. Transposes follow, because they keep nodes apart. Tables are
 looked up before they are computed, hard sigmoids found before their divisions are folded away. Scales and shifts go
-into the weights before them first, because that is always exact, then into the weights after them. Only then do
-convolutions become sums or change their rank; what is left between them becomes BatchNormalization, and what is left
-elsewhere is shortened. Dead code goes last.
+into the weights before them first, because that is always exact, then into the weights after them. Then
+convolutions pad for themselves, and become sums or change their rank; what is left between them becomes
+BatchNormalization, and what is left elsewhere is shortened. Dead code goes last.
 docs/rewrites.md describes each.
 """
 
@@ -21,6 +21,7 @@ from tilegraph.rewrites.algebra.global_pool import GlobalPool
 from tilegraph.rewrites.algebra.hard_sigmoid import HardSigmoid
 from tilegraph.rewrites.algebra.one_filter import OneFilter
 from tilegraph.rewrites.algebra.one_hot import OneHotGather
+from tilegraph.rewrites.algebra.pad_conv import PadConv
 from tilegraph.rewrites.algebra.rnn_step import RnnStep
 from tilegraph.rewrites.algebra.transposes import Transposes
 
@@ -32,6 +33,7 @@ ALGEBRA: tuple[Pass, ...] = (
     HardSigmoid(),
     FoldAfter(),
     FoldBefore(),
+    PadConv(),
     OneFilter(),
     ConvRank(),
     ChannelNorm(),
@@ -41,4 +43,4 @@ ALGEBRA: tuple[Pass, ...] = (
 )
 
 __all__ = ["ALGEBRA", "AffineChain", "ChannelNorm", "CleanUp", "ConvRank", "FoldAfter", "FoldBefore", "GatherEarly",
-           "GlobalPool", "HardSigmoid", "OneFilter", "OneHotGather", "RnnStep", "Transposes"]
+           "GlobalPool", "HardSigmoid", "OneFilter", "OneHotGather", "PadConv", "RnnStep", "Transposes"]
