@@ -18,6 +18,7 @@ from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.gemm.stored import VIEWS, beside_nodes, integer_rows, matrix_nodes
 
 _MAX_NODES = 40
+_MOST_OTHERS = 8
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,15 @@ def find_joined(first: Candidate, view: GraphView, verdicts: Verdicts[GemmSpace]
     through do; `first` itself where there are none.
 
     Neither product is stored then, and a group of rows is read once. A matrix that something else reads too would keep
-    both from being taken, so such a product joins no other.
+    both from being taken, so such a product joins no other. Of many products of the rows the nearest are tried.
     """
     best, (product,) = first, first.products
     rows = product.inputs[0]
-    for other in view.users(rows) if rows is not None and _alone(first) else ():
-        if not is_product(other) or other in best.products or other.inputs[0] is not rows or not free(other):
-            continue
+    if rows is None or not _alone(first):
+        return first
+    others = [n for n in view.users(rows) if is_product(n) and n is not product and n.inputs[0] is rows and free(n)]
+    others.sort(key=lambda n: abs(view.order[n] - view.order[product]))
+    for other in others[:_MOST_OTHERS]:
         found = _largest((*best.products, other), view, verdicts, lambda n: free(n) and not is_product(n))
         if found is not None and _alone(found):
             best = found
@@ -74,7 +77,7 @@ def find_joined(first: Candidate, view: GraphView, verdicts: Verdicts[GemmSpace]
 def _alone(candidate: Candidate) -> bool:
     """Whether nothing else reads its matrices."""
     nodes = frozenset(candidate.nodes)
-    return not candidate.clones and not any(m.is_graph_output() or any(readers_outside(m, nodes))
+    return not candidate.clones and not any(m.is_graph_output() or next(readers_outside(m, nodes), None) is not None
                                             for m in candidate.matrices)
 
 
