@@ -30,10 +30,20 @@ class Info:
     contents: Contents | None = None
 
     def __post_init__(self) -> None:
-        if self.contents is not None and (
-            self.contents.size > CONTENTS_LIMIT or all(e is None for e in self.contents.flat)
-        ):
+        if self.contents is None:
+            return
+        if self.contents.size > CONTENTS_LIMIT:
             self.contents = None
+            return
+        # Contents are exact, and integers wrap: what leaves its type is not known.
+        ends = np.iinfo(np.int32 if self.dtype is ir.DataType.INT32 else np.int64)
+        elements: list[MaybeDim] = list(self.contents.flat)
+        inside = [e is not None and (not e.is_static or ends.min <= e.value <= ends.max) for e in elements]
+        if not any(inside):
+            self.contents = None
+        elif not all(inside):
+            kept = [e if fits else None for e, fits in zip(elements, inside, strict=True)]
+            self.contents = contents_array(kept, self.contents.shape)
 
     @property
     def rank(self) -> int | None:
