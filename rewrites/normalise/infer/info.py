@@ -37,7 +37,7 @@ class Info:
             return
         # Contents are exact, and integers wrap: what leaves its type is not known.
         ends = np.iinfo(np.int32 if self.dtype is ir.DataType.INT32 else np.int64)
-        elements: list[MaybeDim] = list(self.contents.flat)
+        elements: list[MaybeDim] = list(self.contents.reshape(-1))
         inside = [e is not None and (not e.is_static or ends.min <= e.value <= ends.max) for e in elements]
         if not any(inside):
             self.contents = None
