@@ -4,8 +4,8 @@
 
 by definition. ONNX Runtime keeps GlobalAveragePool in its blocked layout (docs/decisions.md has the figures).
 
-Handles: float32 [n, c, h, w] from a convolution, perhaps with an activation; axes as attribute or input, in any order
-and negative too.
+Handles: float32 [n, c, h, w] from a convolution, perhaps with an activation, or from a Concat of channels of such
+values (GhostNet); axes as attribute or input, in any order and negative too.
 
 Refused: other axes, ranks and types; values that do not come from a convolution; axes that are not constant.
 """
@@ -44,7 +44,14 @@ def _over_image(node: ir.Node) -> bool:
     else:
         given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
         axes = [] if given is None else [int(a) for a in given.numpy().reshape(-1)]
-    return sorted(a % 4 for a in axes) == [2, 3] and blocked(source)
+    return sorted(a % 4 for a in axes) == [2, 3] and _from_convolutions(source)
+
+
+def _from_convolutions(value: ir.Value) -> bool:
+    node = value.producer()
+    if node is not None and is_op(node, "Concat") and node.attributes["axis"].as_int() in (1, -3):
+        return all(v is not None and blocked(v) for v in node.inputs)
+    return blocked(value)
 
 
 def _rewrite(node: ir.Node, names: Names, root: ir.Graph) -> None:

@@ -29,12 +29,20 @@ def test_rewritten(mean: str, opset: int, shape: str, left: list[str]) -> None:
     assert found == ["Conv", "Relu", "GlobalAveragePool", *left]
 
 
+def test_means_of_channels_that_convolutions_made_one_after_the_other() -> None:
+    text = graph("ReduceMean <axes = [2, 3]> (r)", "2, 8, 1, 1", "m = Relu(k)  r = Concat <axis = 1> (m, k)")
+    found = rewritten(STEP, text, feeds=X, kinds=("float",), rtol=1e-6, opset=17, **W)
+    assert found == ["Conv", "Relu", "Concat", "GlobalAveragePool"]
+
+
 @pytest.mark.parametrize(("mean", "shape", "middle"), [
     ("ReduceMean <axes = [1, 2]> (r)", "2, 1, 1, 3", "r = Relu(k)"),
     ("ReduceMean <axes = [1, 2, 3]> (r)", "2, 1, 1, 1", "r = Relu(k)"),
     ("ReduceMean(r)", "1, 1, 1, 1", "r = Relu(k)"),
     ("ReduceSum(r, a)", "2, 4, 1, 1", "r = Relu(k)"),
     ("ReduceMean <axes = [2, 3]> (r)", "2, 4, 1, 1", "r = Exp(k)"),
+    ("ReduceMean <axes = [2, 3]> (r)", "2, 4, 1, 1", "r = Concat <axis = 2> (k, k)"),
+    ("ReduceMean <axes = [2, 3]> (r)", "2, 8, 1, 1", "e = Exp(k)  r = Concat <axis = 1> (k, e)"),
 ])
 def test_kept(mean: str, shape: str, middle: str) -> None:
     kept(STEP, graph(mean, shape, middle), **W, a=np.array([2, 3]))
