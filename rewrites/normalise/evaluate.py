@@ -337,6 +337,19 @@ def _one_hot(node: ir.Node, inputs: Arrays, opset: int) -> Array:
     return np.moveaxis(np.where(hot, pair[1], pair[0]), -1, axis)
 
 
+def _batch_norm(node: ir.Node, inputs: Arrays, opset: int) -> Array:
+    """In training by the statistics of x, as convolutions with standardised weights (NFNet) norm these."""
+    x, *given = (_given(inputs, k) for k in range(5))
+    if opset < 14 or x.ndim < 2 or any(o.name and (o.uses() or o.is_graph_output()) for o in node.outputs[1:]):
+        raise CannotEvaluate("its statistics are left to the run")
+    scale, bias, mean, var = (a.astype(np.float64).reshape(-1, *[1] * (x.ndim - 2)) for a in given)
+    wide = x.astype(np.float64)
+    if _attr(node, "training_mode", 0):
+        others = (0, *range(2, x.ndim))
+        mean, var = wide.mean(others, keepdims=True), wide.var(others, keepdims=True)
+    return np.asarray(((wide - mean) / np.sqrt(var + _attr(node, "epsilon", 1e-5)) * scale + bias).astype(x.dtype))
+
+
 _DIRECT: dict[str, Direct] = {
     "Identity": _unary(lambda x: x),
     "Add": _binary(np.add), "Sub": _binary(np.subtract), "Mul": _binary(np.multiply), "Div": _binary(_div),
@@ -356,6 +369,7 @@ _DIRECT: dict[str, Direct] = {
     "Sinh": _precise(np.sinh), "Cosh": _precise(np.cosh), "Atan": _precise(np.arctan),
     "ReduceSum": _reduce(np.sum), "ReduceMean": _reduce(np.mean), "ReduceProd": _reduce(np.prod),
     "ReduceMax": _reduce(np.max), "ReduceMin": _reduce(np.min),
-    "MatMul": _matmul, "OneHot": _one_hot, "GatherElements": _gather_elements, "GatherND": _gather_nd,
+    "BatchNormalization": _batch_norm, "MatMul": _matmul, "OneHot": _one_hot, "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
 }

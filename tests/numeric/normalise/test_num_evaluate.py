@@ -15,6 +15,7 @@ import onnx_ir as ir
 import pytest
 from norm_ort import run
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from tilegraph.rewrites.normalise.evaluate import _DIRECT, STRUCTURAL, CannotEvaluate, evaluate
 
@@ -89,7 +90,8 @@ EXACT_UNARY = ("Identity", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign", "Sqrt
 FUNCTIONS = ("Exp", "Log", "Sin", "Cos", "Tan", "Tanh", "Erf", "Sigmoid", "Sinh", "Cosh", "Atan")
 VARIADIC = ("Max", "Min", "Sum")
 REDUCE = ("ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin")
-OTHER = ("Mod", "Pow", "BitShift", "Not", "Where", "Clip", "Cast", "CastLike", "MatMul", "GatherElements")
+OTHER = ("BatchNormalization", "Mod", "Pow", "BitShift", "Not", "Where", "Clip", "Cast", "CastLike", "MatMul",
+         "GatherElements")
 
 
 def test_every_evaluated_op_is_tested_here() -> None:
@@ -154,6 +156,24 @@ def test_functions(op: str) -> None:
     # Of large arguments ONNX Runtime's own single-precision sine is far off: keep to where it is meant.
     values = floats(np.float32, PLAIN if op in ("Sin", "Cos", "Tan", "Sinh", "Cosh") else SPECIAL)
     check(op, [np.abs(values) if op == "Log" else values], close_to_one if op == "Sigmoid" else close)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 27), (2, 5, 3, 4), (7, 5)])
+def test_batch_norm(shape: tuple[int, ...]) -> None:
+    x, *given = (RNG.normal(1, 2, n).astype(np.float32) for n in (shape, 5, 5, 5))
+    given.append(np.float32([0.5, 2, 1, 3, 4]))
+    check("BatchNormalization", [x, *given], lambda a, b: np.testing.assert_allclose(a, b, atol=8e-6), epsilon=1e-3)
+    # ONNX Runtime trains with three outputs only: the standard's reference, then.
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float x, float s, float b, float m, float v) => (float y) {
+            y, n, w = BatchNormalization <training_mode = 1, epsilon = 0.001> (x, s, b, m, v) }""")
+    (wanted,) = ReferenceEvaluator(proto).run(None, dict(zip("xsbmv", [x, *given], strict=True)))
+    node = next(iter(ir.from_proto(proto).graph))
+    (found,) = evaluate(node, [x, *given], [ir.DataType.FLOAT] * 5, 17)
+    np.testing.assert_allclose(found, wanted, atol=8e-6)
+    proto.graph.output.append(onnx.ValueInfoProto(name="n"))
+    with pytest.raises(CannotEvaluate, match="statistics"):
+        evaluate(next(iter(ir.from_proto(proto).graph)), [x, *given], [ir.DataType.FLOAT] * 5, 17)
 
 
 @pytest.mark.parametrize("op", VARIADIC)
