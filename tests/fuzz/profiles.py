@@ -26,6 +26,7 @@ from tests.fuzz.families import (
     quantized,
     recurrent,
     reductions,
+    twins,
     views,
 )
 
@@ -47,11 +48,11 @@ PROFILES = {
                   (1.5, images.STEPS), (1.5, attention.STEPS), (1, control.STEPS), (1, computed.STEPS),
                   (2.5, places.STEPS), (1, quantized.STEPS), (0.3, recurrent.STEPS), (0.4, beside.STEPS),
                   (0.4, calls.STEPS), (0.4, microsoft.STEPS), (0.6, blocks.STEPS), (1.5, masks.STEPS),
-                  (1, constants.STEPS)),
+                  (1, constants.STEPS), (0.7, twins.STEPS)),
     "elements": _mixed((6, pointwise.STEPS), (3, reductions.STEPS), (4, views.STEPS), (1, computed.STEPS),
-                       (2, places.STEPS), (1.5, masks.STEPS), (1.5, constants.STEPS)),
+                       (2, places.STEPS), (1.5, masks.STEPS), (1.5, constants.STEPS), (0.7, twins.STEPS)),
     "images": _mixed((7, images.STEPS), (2, pointwise.STEPS), (1, views.STEPS), (0.5, quantized.STEPS),
-                     (0.7, (blocks.last_channels, blocks.pooled))),
+                     (0.7, (blocks.last_channels, blocks.pooled)), (0.5, twins.STEPS)),
     "tokens": _mixed((3, products.STEPS), (3, attention.STEPS), (2, (reductions.normalised, pointwise.squashed)),
                      (2, pointwise.STEPS), (1, views.STEPS), (1, computed.STEPS), (0.6, microsoft.STEPS),
                      (2.5, blocks.STEPS), (1.5, masks.STEPS), (0.5, constants.STEPS)),

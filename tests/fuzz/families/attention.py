@@ -16,6 +16,7 @@ def attention(g: Graph) -> None:
     if x is None or g.values[x].dtype == np.float64 or min(g.values[x].shape) == 0:
         return
     dtype, (length, last) = g.values[x].dtype, g.values[x].shape[-2:]
+    steep = float(g.rng.choice([1, 1, 1, 6]))  # so that some keys count for nothing
     heads, depth = int(g.rng.choice([1, 2, 4])), int(g.rng.choice([4, 8, 16]))
     shared = int(g.rng.choice([1, heads]))
     flat = g.put("Reshape", [x, g.const([-1, length, last], np.int64)])
@@ -23,7 +24,7 @@ def attention(g: Graph) -> None:
         return
 
     def projected(count: int, perm: list[int]) -> str | None:
-        weight = g.const(g.rng.standard_normal((last, count * depth)) / np.sqrt(last), dtype)
+        weight = g.const(g.rng.standard_normal((last, count * depth)) * np.sqrt(steep / last), dtype)
         made = g.put("MatMul", [flat, weight])
         made = made and g.put("Reshape", [made, g.const([0, 0, count, depth], np.int64)])
         return made and g.put("Transpose", [made], perm=perm)

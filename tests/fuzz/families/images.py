@@ -165,6 +165,21 @@ def residual(g: Graph) -> None:
             g.put("Relu", [made])
 
 
+def shifted(g: Graph) -> None:
+    """Numbers of each channel times the image, or added to it, and a convolution that may read beside it."""
+    x = pick_image(g)
+    if x is None or 0 in g.values[x].shape:
+        return
+    value = g.values[x]
+    shape = (value.shape[1], *([1] * (value.ndim - 2))) if g.rng.random() < 0.7 else (1,)
+    made: str | None = x
+    for op in g.rng.permutation(["Mul", "Add"])[:int(g.rng.integers(1, 3))]:
+        made = made and g.put(str(op), [made, g.const(g.rng.standard_normal(shape), value.dtype)])
+    made = made and convolution(g, made, same=bool(g.rng.random() < 0.3))
+    if made and g.rng.random() < 0.4:
+        g.put("Mul", [made, g.const(g.rng.standard_normal((g.values[made].shape[1], *shape[1:])), value.dtype)])
+
+
 def excited(g: Graph) -> None:
     """A scale of each channel that comes from the means of all of them."""
     x = pick_image(g)
@@ -233,4 +248,4 @@ def pyramid(g: Graph) -> None:
             g.put("Concat", [large, x], axis=1)
 
 
-STEPS = (image, image, image, image, residual, excited, parted, pyramid)
+STEPS = (image, image, image, image, residual, shifted, excited, parted, pyramid)

@@ -73,6 +73,8 @@ def constant(g: Graph) -> None:
     value = g.values[x]
     shape = [d if g.rng.random() < 0.5 else 1 for d in value.shape]
     array = g.random(shape[int(g.rng.integers(len(shape) + 1)):], value.dtype)
+    if g.rng.random() < 0.2:  # some of it neutral, and not all
+        array = g.rng.integers(0 if value.dtype.kind in "ub" else -1, 3, size=array.shape).astype(value.dtype)
     op = str(g.rng.choice(BINARY))
     divided = op in ("Div", "Mod") and value.dtype.kind in "iu"
     if divided:  # neither 0 nor -1: ONNX Runtime's process dies of INT_MIN / -1
