@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilegraph.codegen.attention.bounds import can_skip
 from tilegraph.codegen.attention.products import Tile as Block
 from tilegraph.codegen.conv.tiles import MAX_VECTORS, vectors_for
-from tilegraph.codegen.gemm.kernel import Tile, block_rows
+from tilegraph.codegen.gemm.tile import Tile, block_rows
 from tilegraph.codegen.isa import Isa
 from tilegraph.ops.attention import AttentionSpace, plan_attention
 from tilegraph.ops.conv import ConvSpace, algorithms, plan_conv, plan_fast

@@ -13,7 +13,8 @@ from collections.abc import Collection
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.gemm.converted import ConvertedRows
 from tilegraph.codegen.gemm.dots import Dots
-from tilegraph.codegen.gemm.kernel import Ahead, Tile
+from tilegraph.codegen.gemm.kernel import Ahead
+from tilegraph.codegen.gemm.tile import Tile
 from tilegraph.codegen.gemm.words import weight_layouts
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V

@@ -4,7 +4,8 @@ The matrix lies packed in panels of a few vectors, [panel][k][column in the pane
 the left operand is read where it is. A unit of work is a block of rows times a panel, so that the panel is reused from
 the level 2 cache. Within it, groups of rows times the panel's vectors are accumulated in registers, `CHUNK` steps of
 k at a time: the layout of Goto and van de Geijn 2008 without packing of the left operand, as a group's rows stay in the
-caches anyway. The group then goes through memory to the epilogue, which costs little beside its multiplications.
+caches anyway. The group then goes through memory to the epilogue, which costs little beside its multiplications. Where
+there are several matrices, a unit is a panel of each, with which a group of rows is multiplied in turn.
 """
 
 from __future__ import annotations
@@ -15,18 +16,15 @@ from dataclasses import dataclass, replace
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
+from tilegraph.codegen.gemm.tile import Tile, block_rows, is_deep
 from tilegraph.codegen.generated import Generated, Packed
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.gemm import GemmSpace, Product
-from tilegraph.ops.prims import Decline
 from tilegraph.ops.space import insts
 from tilegraph.spec.dims import Dim
 
-BLOCK_ROWS = 256
-_FEW = 4  # panels: with fewer, blocks of rows are smaller, so that there are units for every thread
 CHUNK = 384  # steps of k that are summed by themselves: the rounding error grows with the length of a sum
 _PART = 2 * CHUNK  # steps of k of a deep panel that a block of rows is multiplied with before it comes to the next
-_CACHE = 1 << 18  # elements of a level 2 cache: 1 MB
 _CHAINS = 12  # sums in flight: two fused multiply-adds a cycle take at least 8
 _STREAM = 4  # rows whose multiplications take as long as reading the panel from memory does
 _LINE = 16  # elements of a cache line
@@ -34,43 +32,6 @@ _NEAR = 2048  # elements: how far ahead a panel that is read only once is asked 
 _GROUPS = 16  # groups of a block where their number is symbolic: 128 rows
 _MAX_STEPS = 8
 _EXACT = 4  # groups up to which their shares are exactly the next panel
-_WIDTH_COST = {1: 2.0, 2: 2.05, 3: 3.0}  # of a panel of so many vectors: one vector waits for the loads of the left
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Register block: `rows` x `vectors` of `lanes`; a panel is `vectors` * `lanes` columns wide."""
-
-    lanes: int
-    rows: int
-    vectors: int
-
-    @property
-    def panel(self) -> int:
-        """Columns."""
-        return self.lanes * self.vectors
-
-    @staticmethod
-    def choose(n: int, vector_bits: int) -> Tile:
-        """8 x 3 of 32 registers with AVX-512, 4 x 3 of 16 with AVX2; less wide panels where the last one is worth it.
-
-        Raises `Decline` below 256 bits: without fused multiply-add the product rounds twice and is slow.
-        """
-        if vector_bits < 256:
-            raise Decline(f"matrix products need vectors of 256 bits or more, not {vector_bits}")
-        lanes, rows = vector_bits // 32, 8 if vector_bits >= 512 else 4
-        vectors = -(-n // lanes)
-        cost = {v: vectors // v * c + _WIDTH_COST.get(vectors % v, 0.0) for v, c in _WIDTH_COST.items() if v <= vectors}
-        return Tile(lanes, rows, min(sorted(cost, reverse=True), key=cost.__getitem__))
-
-    @staticmethod
-    def of(space: GemmSpace, vector_bits: int) -> Tile:
-        """Panels of several float32 matrices that lie in the level 2 cache as a whole are two vectors wide, so that
-        those of one unit take less of it."""
-        tile = Tile.choose(space.n, vector_bits)
-        if space.others and space.precision == "float32" and not is_deep(space, tile):
-            tile = replace(tile, vectors=min(2, tile.vectors))
-        return tile
 
 
 @dataclass(frozen=True)
@@ -85,16 +46,6 @@ class Ahead:
     steps: int
     lines: int
     start: t.Expr = None
-
-
-def is_deep(space: GemmSpace, tile: Tile) -> bool:
-    """Whether the panels of a unit and the next ones do not fit the level 2 cache together."""
-    return 2 * space.depth * tile.panel * len(space.matrices) > _CACHE
-
-
-def block_rows(panels: int) -> int:
-    """Rows of a block where a matrix has so many panels."""
-    return BLOCK_ROWS if panels >= _FEW else BLOCK_ROWS // 4
 
 
 def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
