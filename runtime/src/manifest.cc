@@ -272,7 +272,7 @@ void check_symbols(const ProgramSpec& program, const Field& field) {
 
 }  // namespace
 
-Manifest::Manifest(const nlohmann::json& document, const std::string& origin) : origin_(origin) {
+Manifest::Manifest(nlohmann::json&& document, const std::string& origin) : origin_(origin) {
   Field root(document, origin);
   if (int64_t format = root.at("format").integer(); format != kFormat)
     root.at("format").fail(cat("format ", format, " is not the one this runtime reads (", kFormat,
@@ -289,7 +289,7 @@ Manifest::Manifest(const nlohmann::json& document, const std::string& origin) : 
   for (size_t i = 0; i < count; ++i) library_.features.push_back(features.at(i).text());
   Field partitions = root.at("partitions");
   if (!partitions.value().is_object()) partitions.fail("it must be an object");
-  partitions_ = std::make_unique<json>(partitions.value());
+  partitions_ = std::make_unique<json>(std::move(document["partitions"]));
 }
 
 Manifest::~Manifest() = default;
@@ -346,7 +346,7 @@ Notes parse_notes(std::string_view text, const std::string& node) {
   notes.library_sha256 = root.at("library_sha256").text();
   Field manifest = root.at("manifest");
   if (manifest.value().is_object()) {
-    notes.manifest = std::make_shared<Manifest>(manifest.value(), cat("the manifest embedded in ", node));
+    notes.manifest = std::make_shared<Manifest>(std::move(document["manifest"]), cat("the manifest embedded in ", node));
   } else {
     notes.manifest_file = manifest.text();
     notes.manifest_sha256 = root.at("manifest_sha256").text();

@@ -70,7 +70,7 @@ class Manifest {
  public:
   // `origin` names the manifest in messages. Throws INVALID_GRAPH, naming the field, for anything that is not a manifest
   // of a format and ABI that this runtime serves.
-  Manifest(const nlohmann::json& document, const std::string& origin);
+  Manifest(nlohmann::json&& document, const std::string& origin);  // takes the partitions out of it
   static std::shared_ptr<Manifest> parse(std::string_view text, const std::string& origin);
   ~Manifest();
 
