@@ -1,7 +1,7 @@
 // Compiled kernels placed in memory without the dynamic linker.
 //
 // A library that tilegraph links holds code, constants and a table of addresses. It wants two functions of libc and has
-// nothing to run when it is loaded, so placing it takes a copy and some pointers: 10 µs, where a memory file, its path
+// nothing to run when it is loaded, so placing it takes a copy and some pointers: 45 µs, where a memory file, its path
 // in /proc and the dynamic linker's lists take 150 µs in a process with many libraries (docs/decisions.md).
 #pragma once
 
