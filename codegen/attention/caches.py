@@ -42,7 +42,10 @@ def generate(space: AttentionSpace, name: str, vector_bits: int) -> Generated:
                 _insert(e, space, cache, lanes)
         still = [cache for cache in space.caches if not cache.moves]
         if still:
-            with e.when(t.LE(e.i64(FEW if space.has_few is None else 0), e.dim(space.i.extent))):
+            # Without a query no task reads a head's keys, so that none makes them on the way either.
+            queries = e.dim(space.i.extent)
+            here = t.Or(t.LE(e.i64(FEW), queries), t.EQ(queries, e.i64(0)))
+            with e.when(here if space.has_few is None else t.LE(e.i64(0), queries)):
                 for cache in still:
                     _append(e, space, cache, lanes, e.i64(0), e.dim(space.j.extent))
     e.stmts.extend(body)

@@ -36,7 +36,7 @@ def generate(space: AttentionSpace, name: str, vector_bits: int) -> Generated:
     operands = Operands(e, space, tile, ends.memory, ends.at.queries, ends.at.keys, skips)
     step, many = Step(ends, operands), Blocks(ends, operands)
     blocks, few = space.i.extent.ceildiv(tile.rows), space.has_few
-    if space.caches and few is not False:  # they are made even if there is no query
+    if space.caches and few:  # they are made even if there is no query
         blocks = Dim.max(blocks, 1)
     if few is None:
         with e.block() as small:

@@ -153,3 +153,6 @@ def test_no_memory_beside_the_operands_is_touched() -> None:
     compiled, _, graph = compile_attention(model(4, 2, 16, 20))
     for new, past in ((1, 37), (33, 5)):
         check_fences(compiled, graph, inputs(4, 2, 16, 20, new, past), 2)
+    compiled, _, graph = compile_attention(model(4, 2, 16, 20, causal=True))
+    for new, past in ((1, 37), (0, 21)):  # a mask without rows
+        check_fences(compiled, graph, inputs(4, 2, 16, 20, new, past, causal=True), 2)
