@@ -63,7 +63,7 @@ fuzz: setup
 	$(BIN)/python -m tests.fuzz.fuzz --seconds $(SECONDS)
 	$(BIN)/python -m tests.ep.attack --examples 2000 --sanitize
 
-# Each pass alone and each left out, over the whole corpus: some ten minutes. tests/conformance has a spread of it.
+# Each pass alone and each left out, over the whole corpus: some 25 minutes of CPU. tests/conformance has a spread of it.
 passes: setup
 	$(BIN)/python -m tests.conformance.passes
 
