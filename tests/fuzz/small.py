@@ -12,10 +12,10 @@ from pathlib import Path
 # Module, name, value: what a kernel does by the size of its operands, at sizes that random graphs have. None of it
 # may change what is computed, but for the order of sums.
 CONSTANTS = (
-    ("tilegraph.codegen.gemm.kernel", "BLOCK_ROWS", 32),
+    ("tilegraph.codegen.gemm.tile", "BLOCK_ROWS", 32),
     ("tilegraph.codegen.gemm.kernel", "CHUNK", 8),
     ("tilegraph.codegen.gemm.kernel", "_PART", 16),
-    ("tilegraph.codegen.gemm.kernel", "_CACHE", 1 << 8),
+    ("tilegraph.codegen.gemm.tile", "_CACHE", 1 << 8),
     ("tilegraph.codegen.gemm.words", "CHUNK", 32),
     ("tilegraph.codegen.conv.direct", "CHUNK", 4),
     ("tilegraph.codegen.conv.direct", "STREAMED", 0),

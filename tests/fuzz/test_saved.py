@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,7 +22,7 @@ from tests.fuzz.graphs import OPSETS, Graph
 from tests.fuzz.guards import one_answer
 from tests.fuzz.profiles import PROFILES
 from tests.fuzz.serving import anywhere, finely
-from tests.fuzz.small import small_blocks
+from tests.fuzz.small import CONSTANTS, small_blocks
 from tilegraph.compiler import optimize
 from tilegraph.verify import verify
 
@@ -158,3 +159,13 @@ def test_arrays_lie_anywhere_but_where_vectors_like_them() -> None:
         assert np.array_equal(made, given)
         assert made.flags["C_CONTIGUOUS"]
         assert made.ctypes.data % 64 == given.itemsize
+
+
+def test_small_blocks_are_those_of_the_generators_and_end(tmp_path: Path) -> None:
+    """A constant that moved elsewhere would leave its loops untried."""
+    def values() -> list[int]:
+        return [getattr(importlib.import_module(module), name) for module, name, _ in CONSTANTS]
+    before = values()
+    with small_blocks(tmp_path):
+        assert values() == [value for _, _, value in CONSTANTS]
+    assert values() == before

@@ -34,8 +34,8 @@ def texts(shape: str, scale: str, attrs: str) -> tuple[str, str]:
             f"{{ y = QuantizeLinear{inside}(x, s, z) }}")
 
 
-def ort_run(text: str, feeds: dict[str, Array]) -> Array:
-    made = proto(text, 21)
+def ort_run(text: str, feeds: dict[str, Array], opset: int = 21) -> Array:
+    made = proto(text, opset)
     onnx.checker.check_model(made)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -60,18 +60,22 @@ def test_axes(case: str, which: int) -> None:
     assert np.array_equal(got, want)
 
 
-@pytest.mark.parametrize("precision", [0, 1])
-def test_float16_is_divided_in_float16_unless_precision_says_otherwise(precision: int) -> None:
-    """A quotient just below a half is a half in float16, and rounds to the other side."""
+@pytest.mark.parametrize(("opset", "precision", "in_halves"), [(21, 0, False), (23, 0, True), (23, 1, False)])
+def test_float16_is_divided_in_float16_from_opset_23_on(opset: int, precision: int, in_halves: bool) -> None:
+    """A quotient just below a half is a half in float16, and rounds to the other side: not where `precision` says
+    float32, and not in ONNX Runtime before that attribute."""
     inside = f"<precision={precision}>" if precision else ""
-    graph = model("(float16[2000] x, float16 s, int16 z) => (int16[2000] y) "
-                  f"{{ y = QuantizeLinear{inside}(x, s, z) }}", 23)
-    made = compile_lowered(lower_region(list(graph.graph), list(graph.graph.outputs), {"": 23}))
+    text = ("(float16[2000] x, float16 s, int16 z) => (int16[2000] y) "
+            f"{{ y = QuantizeLinear{inside}(x, s, z) }}")
+    made = model(text, opset)
     x, s = np.random.default_rng(0).normal(0, 1, 2000).astype(np.float16), np.float16(0.05)
+    feeds = {"x": x, "s": np.array(s), "z": np.array(-1, np.int16)}
     halves, floats = np.rint(x / s), np.rint(x.astype(np.float32) / np.float32(s))
     assert (halves != floats).any()
-    got = made.run({"x": x, "s": np.array(s), "z": np.array(-1, np.int16)})[0]
-    assert np.array_equal(got, (floats if precision else halves).astype(np.int16) - 1)
+    kernel = compile_lowered(lower_region(list(made.graph), list(made.graph.outputs), {"": opset}))
+    got = kernel.run(feeds)[0]
+    assert np.array_equal(got, (halves if in_halves else floats).astype(np.int16) - 1)
+    assert np.array_equal(got, ort_run(text, feeds, opset))
 
 
 @pytest.mark.parametrize(("shape", "scale", "attrs", "reason"), [

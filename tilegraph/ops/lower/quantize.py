@@ -34,7 +34,10 @@ def lower_quantize(c: NodeContext) -> list[Prim]:
 
 
 def _division(c: NodeContext) -> int | None:
-    """The 16-bit float in which x is divided: the scale's type, unless `precision` says another."""
+    """The 16-bit float in which x is divided: from opset 23 on the scale's type, unless `precision` says another. Before,
+    ONNX Runtime divides in float32."""
+    if c.opset < 23:
+        return None
     scale = c.node.inputs[1]
     of_scale = int(scale.dtype) if scale is not None and scale.dtype is not None else 0
     kind = int(c.attr("precision", 0) or 0) or of_scale
