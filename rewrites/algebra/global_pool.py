@@ -64,7 +64,7 @@ def _rewrite(node: ir.Node, names: Names, root: ir.Graph) -> None:
     result.name, result.type = names.value(f"{old.name}_pool"), old.type
     result.shape = ir.Shape([*list(source.shape)[:2], 1, 1])
     made = [pool]
-    if not keep:
+    if keep != 1:
         flat = ir.node("Flatten", [result], {"axis": 1}, name=names.node(f"{node.name}_flat"))
         result = flat.outputs[0]
         result.name, result.type, result.shape = names.value(f"{old.name}_flat"), old.type, old.shape

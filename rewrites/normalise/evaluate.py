@@ -220,7 +220,7 @@ def _reduce(op: Callable[..., Any]) -> Direct:
         wide = x.astype(np.float64) if x.dtype.kind == "f" else x
         if x.dtype.kind != "f" and op is np.mean:
             raise CannotEvaluate("an integer mean is left to the run")
-        kept = bool(_attr(node, "keepdims", 1))
+        kept = _attr(node, "keepdims", 1) == 1
         return np.asarray(op(wide, axis=axes, keepdims=kept)).astype(x.dtype)
     return run
 

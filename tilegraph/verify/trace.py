@@ -77,7 +77,7 @@ def index_origin(output: ir.Value) -> IndexOrigin | None:
 
     if node.op_type in ("ArgMax", "ArgMin"):
         return IndexOrigin("arg", node.inputs[0].name or "", value.name, number("axis", 0),
-                           bool(number("keepdims", 1)), tuple(permutations))
+                           number("keepdims", 1) == 1, tuple(permutations))
     if node.op_type == "TopK" and value is node.outputs[1]:
         return IndexOrigin("topk", node.inputs[0].name or "", value.name, number("axis", -1), True,
                            tuple(permutations))

@@ -77,4 +77,4 @@ def _axes(node: ir.Node) -> list[int] | None:
 
 def _keeps(node: ir.Node) -> bool:
     attribute = node.attributes.get("keepdims")
-    return attribute is None or bool(attribute.as_int())
+    return attribute is None or attribute.as_int() == 1

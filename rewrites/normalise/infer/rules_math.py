@@ -206,7 +206,7 @@ def reduced(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
 
 def reduction(c: Context) -> Sequence[Info]:
     first = c.input(0)
-    axes, keepdims = c.axes(1), bool(c.attr("keepdims", 1))
+    axes, keepdims = c.axes(1), c.attr("keepdims", 1) == 1
     if first.shape is None:
         return [Info(first.dtype)]
     if axes is None:
@@ -228,7 +228,7 @@ def arg_reduction(c: Context) -> Sequence[Info]:
     shape = c.input(0).shape
     if shape is None:
         return [Info(ir.DataType.INT64)]
-    return [Info(ir.DataType.INT64, reduced(shape, [c.axis(0, len(shape))], bool(c.attr("keepdims", 1))))]
+    return [Info(ir.DataType.INT64, reduced(shape, [c.axis(0, len(shape))], c.attr("keepdims", 1) == 1))]
 
 
 def layer_norm(c: Context) -> Sequence[Info]:

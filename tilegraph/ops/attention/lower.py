@@ -70,7 +70,7 @@ def _einsum(c: NodeContext) -> list[Prim]:
 def _greatest(c: NodeContext) -> list[Prim]:
     """ReduceMax that passes over NaN: the sum of the weights does not."""
     x = c.arg(0)
-    return [reduce_over("peak", x, axes_of(c, x), bool(int(c.attr("keepdims", 1))))]
+    return [reduce_over("peak", x, axes_of(c, x), int(c.attr("keepdims", 1)) == 1)]
 
 
 CONTRACTIONS: dict[tuple[str, str], Rule] = {("", "MatMul"): _matmul, ("", "Einsum"): _einsum}

@@ -42,7 +42,7 @@ def _arg(kind: str) -> Callable[[NodeContext], list[Prim]]:
         x = c.arg(0)
         axis = int(c.attr("axis", 0)) % len(x.shape)
         found = place_of(c, x, axis, kind, bool(int(c.attr("select_last_index", 0))))
-        if not int(c.attr("keepdims", 1)):
+        if int(c.attr("keepdims", 1)) != 1:
             found = reshape(found, (*x.shape[:axis], *x.shape[axis + 1:]))
         return [found if found.dtype == "int64" else point("Cast", [found], "int64", attrs={"to": 7})]
 

@@ -34,8 +34,8 @@ def lower_quantize(c: NodeContext) -> list[Prim]:
 
 
 def _division(c: NodeContext) -> int | None:
-    """The 16-bit float in which x is divided: from opset 23 on the scale's type, unless `precision` says another. Before,
-    ONNX Runtime divides in float32."""
+    """The 16-bit float in which x is divided: the scale's type from opset 23 on, unless `precision` says another.
+    Before, ONNX Runtime divides in float32."""
     if c.opset < 23:
         return None
     scale = c.node.inputs[1]

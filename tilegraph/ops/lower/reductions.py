@@ -80,7 +80,7 @@ def _reduce(kind: str, before: str | None = None, after: str | None = None) -> C
     def lower(c: NodeContext) -> list[Prim]:
         source = c.arg(0)
         axes = axes_of(c, source)
-        keep = bool(int(c.attr("keepdims", 1)))
+        keep = int(c.attr("keepdims", 1)) == 1
         if source.dtype == "bool":
             raise c.decline("a reduction of bool")
         if not axes and kind == "mean":
@@ -120,7 +120,7 @@ def _saturated(result: Prim, dtype: str) -> Prim:
 def _logsumexp(c: NodeContext) -> list[Prim]:
     """log(sum(exp(x))) through the row maximum, guarded where the maximum is infinite."""
     x = c.arg(0)
-    axes, keep = axes_of(c, x), bool(int(c.attr("keepdims", 1)))
+    axes, keep = axes_of(c, x), int(c.attr("keepdims", 1)) == 1
     if not axes or not x.dtype.startswith("float"):
         raise c.decline("ReduceLogSumExp without axes or of integers")
     peak = reduce_over("peak", x, axes, True)  # may pass over NaN: the sum does not
