@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from tilegraph.graph import captured_values
 from tilegraph.io.walk import subgraphs_of, values_of
-from tilegraph.rewrites.normalise.edit import Names, nodes_inside
+from tilegraph.rewrites.normalise.edit import Names, let_go, nodes_inside
 
 BRANCHES = ("then_branch", "else_branch")
 
@@ -75,7 +75,7 @@ def sink(node: ir.Node, tail: Sequence[ir.Node], names: Names) -> ir.Node:
             if output is old:
                 graph.outputs[index] = new
     for other in reversed([node, *tail]):
-        _let_go(other)
+        let_go(other)
         graph.remove(other, safe=True)
     return made
 
@@ -122,12 +122,3 @@ def _users(nodes: Sequence[ir.Node]) -> dict[ir.Value, set[ir.Node]]:
         for value in _read(node):
             users.setdefault(value, set()).add(node)
     return users
-
-
-def _let_go(node: ir.Node) -> None:
-    """The bodies of a node that goes read nothing any more."""
-    for body in subgraphs_of(node):
-        body.outputs.clear()
-        for inner in reversed(list(body)):
-            _let_go(inner)
-            body.remove(inner, safe=True)

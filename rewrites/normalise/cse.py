@@ -13,9 +13,8 @@ import onnx_ir as ir
 
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
-from tilegraph.rewrites.normalise.edit import is_op, is_random, is_used, remove, replace
+from tilegraph.rewrites.normalise.edit import PURE_DOMAINS, is_op, is_random, is_used, remove, replace
 
-_PURE_DOMAINS = frozenset(("", "ai.onnx.ml"))
 _TENSOR_LIMIT = 4096  # bytes; larger attribute tensors are compared by identity
 
 
@@ -44,7 +43,7 @@ class CommonSubexpressions(Pass):
 
 def _key(node: ir.Node, opset: int) -> Hashable | None:
     """Equal for nodes that compute the same; None for nodes that must not be merged."""
-    if node.domain not in _PURE_DOMAINS or is_random(node, opset) or is_op(node, "Identity"):
+    if node.domain not in PURE_DOMAINS or is_random(node, opset) or is_op(node, "Identity"):
         return None
     attributes: list[Hashable] = []
     for name in sorted(node.attributes):

@@ -11,6 +11,7 @@ from tilegraph.io.walk import all_graphs, subgraphs_of, values_of
 
 _RANDOM = frozenset(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike"))
+PURE_DOMAINS = frozenset(("", "ai.onnx.ml"))  # of other domains' ops it is not known that they keep no state
 
 
 def is_op(node: ir.Node | None, *ops: str) -> bool:
@@ -105,12 +106,23 @@ def _more_definite(first: ir.Shape | None, second: ir.Shape | None) -> ir.Shape 
 
 def remove(node: ir.Node) -> None:
     """Takes out a node whose outputs nobody uses; captures of its subgraphs are let go too."""
+    let_go(node)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+
+
+def let_go(node: ir.Node) -> None:
+    """Empties the subgraphs of a node that goes, so that they read nothing any more."""
     for inner in subgraphs_of(node):
         inner.outputs.clear()
         for nested in reversed(list(inner)):
             remove(nested)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
+
+
+def taken_initializers(body: ir.Graph) -> list[ir.Value]:
+    """The initializers of a body that is inlined, which no longer has them; those that are its inputs are none."""
+    keys = [key for key, value in body.initializers.items() if not value.is_graph_input()]
+    return [body.initializers.pop(key) for key in keys]
 
 
 class Names:

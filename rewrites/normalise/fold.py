@@ -8,7 +8,8 @@ went; `context.fold_limit_bytes` bounds it for the model. Memory-mapped constant
 memory, the copy would.
 
 Refused: growth beyond the limit; random ops; DequantizeLinear and QuantizeLinear (they carry the quantisation);
-Loop and Scan; initializers that are graph inputs (a caller may override them); types that numpy cannot compute in.
+Loop and Scan (`rewrites/control/unroll.py` has those of few steps); initializers that are graph inputs (a caller may
+override them); types that numpy cannot compute in.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import onnx_ir as ir
 
 from tilegraph.io.walk import subgraphs_of
 from tilegraph.passes.base import Pass, PassContext, PassResult
-from tilegraph.rewrites.normalise.edit import Names, constant_of, is_op, is_used, remove, replace
+from tilegraph.rewrites.normalise.edit import Names, constant_of, is_op, is_used, remove, replace, taken_initializers
 from tilegraph.rewrites.normalise.evaluate import CannotEvaluate, evaluable, evaluate
 from tilegraph.rewrites.normalise.infer.info import shape_of
-from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
+from tilegraph.rewrites.normalise.shapes import Shapes, known_contents, known_integer
 
 GROWTH_KEY = "tilegraph.fold_growth"  # bytes added so far, kept with the model: several runs share one limit
 _NODE_RECORD = 128  # bytes of a serialized node, roughly; a constant of this size adds nothing when it replaces one
@@ -86,7 +87,7 @@ class _Folder:
         used = [o for o in node.outputs if is_used(o)]
         if is_op(node, "Constant") or (is_op(node, "Identity") and all(o.is_graph_output() for o in used)):
             return False
-        known = [self.from_contents(o) for o in used]
+        known = [known_contents(o) for o in used]
         if any(k is None for k in known):
             known = self.computed(node, used)
         if not known:
@@ -113,16 +114,6 @@ class _Folder:
             replace(output, value, self.model.graph)
         remove(node)
         return True
-
-    def from_contents(self, output: ir.Value) -> npt.NDArray[Any] | None:
-        """The value as `shapes` knows it, when all of it is integers."""
-        contents, shape, dtype = symbolic_contents(output), shape_of(output.shape), output.dtype
-        if contents is None or shape is None or dtype is None or None in shape:
-            return None
-        if any(e is None or not e.is_static for e in contents) or any(d is None or not d.is_static for d in shape):
-            return None
-        flat = np.array([e.value for e in contents if e is not None], dtype=np.int64)
-        return flat.astype(dtype.numpy()).reshape([d.value for d in shape if d is not None])
 
     def computed(self, node: ir.Node, used: list[ir.Value]) -> list[npt.NDArray[Any] | None]:
         """The used outputs, or [] when they are not constant or not to be computed."""
@@ -181,29 +172,19 @@ class _Folder:
         """Moves the taken branch of an If with a known condition before it and removes the If; None otherwise."""
         if not is_op(node, "If") or not node.inputs or node.inputs[0] is None or node.graph is None:
             return None
-        condition = self.condition(node.inputs[0])
+        condition = known_integer(node.inputs[0])
         if condition is None:
             return None
         name = "then_branch" if condition else "else_branch"
         self.context.diagnostics.took(self.stage, node.name or "", f"condition is constant: {name} taken", op="If")
         return take_branch(node, name, self.model.graph)
 
-    def condition(self, value: ir.Value) -> bool | None:
-        tensor = constant_of(value)
-        if tensor is not None and tensor.size == 1:
-            return bool(tensor.numpy().reshape(-1)[0])
-        contents = symbolic_contents(value)
-        if contents is None or len(contents) != 1 or contents[0] is None or value.is_graph_input():
-            return None
-        return None if not contents[0].is_static else bool(contents[0].value)
-
 
 def take_branch(node: ir.Node, name: str, root: ir.Graph) -> list[ir.Node]:
     """Moves the branch `name` of the If `node` before it and removes the If; returns the nodes that moved."""
     branch, graph = node.attributes[name].as_graph(), node.graph
     assert graph is not None
-    for key in list(branch.initializers):
-        value = branch.initializers.pop(key)
+    for value in taken_initializers(branch):
         graph.register_initializer(value)
     outputs, nodes = list(branch.outputs), list(branch)
     branch.outputs.clear()

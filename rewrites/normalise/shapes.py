@@ -8,11 +8,16 @@ reported; see `infer`.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from tilegraph.passes.base import Pass, PassContext, PassResult
+from tilegraph.rewrites.normalise.edit import constant_of
 from tilegraph.rewrites.normalise.infer import Info, infer
-from tilegraph.rewrites.normalise.infer.info import to_ir_shape
+from tilegraph.rewrites.normalise.infer.info import shape_of, to_ir_shape
 from tilegraph.spec.dims import Dim
 
 _CONTENTS = "tilegraph.contents"
@@ -26,6 +31,28 @@ def symbolic_contents(value: ir.Value) -> tuple[Dim | None, ...] | None:
     """
     found: tuple[Dim | None, ...] | None = value.meta.get(_CONTENTS)
     return found
+
+
+def known_contents(value: ir.Value) -> npt.NDArray[Any] | None:
+    """The value as the last run of `Shapes` found it, when all of it is integers or bools."""
+    contents, shape, dtype = symbolic_contents(value), shape_of(value.shape), value.dtype
+    if contents is None or shape is None or dtype is None or None in shape:
+        return None
+    if any(e is None or not e.is_static for e in contents) or any(d is None or not d.is_static for d in shape):
+        return None
+    flat = np.array([e.value for e in contents if e is not None], dtype=np.int64)
+    return flat.astype(dtype.numpy()).reshape([d.value for d in shape if d is not None])
+
+
+def known_integer(value: ir.Value) -> int | None:
+    """The one element of an integer or bool tensor that no input of the model decides; bools are 0 and 1."""
+    tensor = constant_of(value)
+    if tensor is not None and tensor.size == 1:
+        return int(tensor.numpy().reshape(-1)[0])
+    contents = symbolic_contents(value)
+    if contents is None or len(contents) != 1 or contents[0] is None or value.is_graph_input():
+        return None
+    return contents[0].value if contents[0].is_static else None
 
 
 class Shapes(Pass):

@@ -140,8 +140,10 @@ class _Walk:
         body = node.attributes["body"].as_graph()
         counter, condition, *carried = body.inputs
         state = [Info(i.dtype, i.shape) if i is not None else Info() for i in inputs[2:]]
-        self.found.infos[counter] = Info(ir.DataType.INT64, ())
-        self.found.infos[condition] = Info(ir.DataType.BOOL, ())
+        # ONNX Runtime gives them the shapes of M and of the initial condition, [] or [1], and asks for them.
+        for value, dtype, given in ((counter, ir.DataType.INT64, inputs[0] if inputs else None),
+                                    (condition, ir.DataType.BOOL, inputs[1] if len(inputs) > 1 else None)):
+            self.found.infos[value] = filled(value, Info(dtype, () if given is None else given.shape))
         state = self.settle(body, carried, state, body.outputs[1 : 1 + len(carried)])
         collected = [self.info(o) or Info() for o in body.outputs[1 + len(carried):]]
         trips = self.trips(inputs, body, condition)

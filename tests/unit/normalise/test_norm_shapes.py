@@ -250,6 +250,14 @@ def test_a_loop_with_a_known_trip_count() -> None:
     assert shapes(model)["all"] == "[5,n,4]"
 
 
+def test_the_body_of_a_loop_gets_the_shapes_of_the_trip_count_and_the_condition() -> None:
+    """ONNX Runtime refuses a body that states other ones."""
+    model = inferred("""g (float[n] x, int64[1] k, bool[1] c) => (float[n] y) {
+        y = Loop (k, c, x) <body = b (int64[1] i, bool[1] ci, float[n] v) => (bool[1] co, float[n] w) {
+            co = Identity(ci)  j = Cast <to = 1> (i)  w = Add(v, j) }> }""")
+    assert [shapes(model)[name] for name in ("j", "co", "w")] == ["[1]", "[1]", "[n]"]
+
+
 def test_scan() -> None:
     model = inferred("""g (float[n] s, float[seq, n] x) => (float[n] last, float[p, q] all) {
         last, all = Scan <num_scan_inputs = 1, body = b (float[n] a, float[n] e) => (float[n] a2, float[n] out) {
