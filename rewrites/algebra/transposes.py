@@ -25,7 +25,7 @@ from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.algebra.constants import Constants
 from tilegraph.rewrites.normalise.edit import constant_of, is_op, is_used, remove, replace
 
-_ELEMENTWISE = frozenset((
+ELEMENTWISE = frozenset((
     "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu",
     "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual",
     "Log", "Max", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round", "Selu",
@@ -91,7 +91,7 @@ def _between(last: ir.Node) -> _Between | None:
             continue
         if node in found.nodes:
             continue
-        if not is_op(node, *_ELEMENTWISE) or not _fits(node, len(perm)):
+        if not is_op(node, *ELEMENTWISE) or not _fits(node, len(perm)):
             return None
         found.nodes[node] = None
         pending += [v for v in node.inputs if v is not None and constant_of(v) is None]

@@ -10,7 +10,7 @@ from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion, ListFolded, NoteAttentions
 from tilegraph.rewrites.attention.operators import FlexBodies
-from tilegraph.rewrites.control import EqualExtents, VersionBranches
+from tilegraph.rewrites.control import EqualExtents, HoistFromLoops, VersionBranches
 from tilegraph.rewrites.fusion import AbsorbLeftovers, QuantizeBarrier, RegionFusion
 from tilegraph.rewrites.gemm import PRECISIONS, WEIGHTS, GemmFusion, QuantizeWeights
 from tilegraph.rewrites.layout import layout_passes
@@ -25,8 +25,9 @@ def _passes(options: CompilerOptions) -> Sequence[Pass]:
     offload, isa = options.offload, options.isa or _isa(None)
     _check(options.precision, isa)
     noted = NoteAttentions()
-    return (*_rounded(options.weights), FlexBodies(), noted, *NORMALISE, ListFolded(noted), VersionBranches(),
-            EqualExtents(), *ALGEBRA, AttentionFusion(offload, trust_hidden=options.trust_hidden),
+    return (*_rounded(options.weights), FlexBodies(), noted, *NORMALISE, ListFolded(noted), HoistFromLoops(),
+            VersionBranches(), EqualExtents(), *ALGEBRA,
+            AttentionFusion(offload, trust_hidden=options.trust_hidden),
             GemmFusion(offload, options.precision, isa.vector_bits),
             *_layout(offload, isa, options.fast_winograd), RegionFusion(offload), AbsorbLeftovers(offload),
             QuantizeBarrier())
