@@ -45,6 +45,8 @@ class HoistFromLoops(Pass):
 
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
         loops = [n for graph in reversed(list(all_graphs(model))) for n in graph if is_op(n, "Loop", "Scan")]
+        if not loops:
+            return PassResult(False)
         modified = False
         names = Names(model)
         for node in loops:

@@ -66,13 +66,14 @@ def position(value: ir.Value | None, loop: ir.Node) -> Position | None:
         return position(node.inputs[0], loop)
     if not is_op(node, "Add", "Sub"):
         return None
-    left, right = (position(v, loop) for v in node.inputs)
     one, two = (number(v) for v in node.inputs)
-    if left is not None and two is not None:
-        return left.moved(two if node.op_type == "Add" else -two)
-    if right is not None and one is not None:
-        return right.moved(one) if node.op_type == "Add" else Position(-right.sign, one - right.offset)
-    return None
+    at = position(node.inputs[0 if one is None else 1], loop) if (one is None) != (two is None) else None
+    if at is None:
+        return None
+    if one is not None:
+        return at.moved(one) if node.op_type == "Add" else Position(-at.sign, one - at.offset)
+    assert two is not None
+    return at.moved(two if node.op_type == "Add" else -two)
 
 
 def number(value: ir.Value | None) -> Dim | None:

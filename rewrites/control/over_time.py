@@ -199,8 +199,7 @@ class Steps:
         read.sort(key=[n.outputs[0] for n in inner].index)
         if not read:
             return []
-        for value in read:
-            self._write(value)
+        self._write(inner, read)
         graph = self.node.graph
         assert graph is not None
         for constant in self.build.constants:
@@ -220,25 +219,29 @@ class Steps:
         return [(n, self.reasons[n.outputs[0]]) for n in self.body
                 if is_op(n, *_PRODUCTS) and n.outputs[0] in self.reasons and n.inputs[1] not in self.inside]
 
-    def _write(self, value: ir.Value) -> ir.Value:
-        """`value` for all steps, [T, *shape]."""
-        found = self.written.get(value)
-        if found is None:
-            source, node = self.sources.get(value), value.producer()
-            if source is not None:
-                found = self._all_steps(source)
-            else:
-                assert node is not None
-                rule = rule_of(node)
-                assert rule is not None
-                found = rule.write(self, node)
-            self.written[value] = found
-        return found
+    def _write(self, inner: Sequence[ir.Node], read: Sequence[ir.Value]) -> None:
+        """Computes the values `read`, and what they need, for all steps: [T, *shape]."""
+        needed, pending = set(read), list(read)
+        while pending:
+            value = pending.pop()
+            made = value.producer()
+            if made is not None and value not in self.sources:
+                more = {v for v in made.inputs if v is not None and v in self.clocks} - needed
+                needed |= more
+                pending += more
+        for value in (*self.body.inputs, *(n.outputs[0] for n in inner)):
+            if value in needed:
+                made, source = value.producer(), self.sources.get(value)
+                rule = None if made is None or source is not None else rule_of(made)
+                if source is not None:
+                    self.written[value] = self._all_steps(source)
+                elif rule is not None and made is not None:
+                    self.written[value] = rule.write(self, made)
 
     def operand(self, value: ir.Value) -> ir.Value:
         """What takes the place of `value` outside: all steps of it, [T, *shape], or itself if it is captured."""
         if value in self.clocks:
-            return self._write(value)
+            return self.written[value]
         if value.is_initializer() and value.graph is self.body:
             lift_initializer(value, self.body, self.node.graph)
         return value
