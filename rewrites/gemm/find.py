@@ -118,7 +118,11 @@ def _examine(products: tuple[ir.Node, ...], members: tuple[ir.Node, ...], view: 
     packed = [value for slot, value in lowered.inputs if slot in space.constant_slots]
     if any(not v.is_initializer() or v.is_graph_input() or v.const_value is None for v in packed):
         raise Decline("the matrix is not constant")
-    clones = frozenset(n for n in nodes if n.outputs[0] is not output and read_outside(n, set(nodes), view))
+    own = set(nodes)
+    for node in reversed(nodes):
+        if node.outputs[0] is not output and read_outside(node, own, view):
+            own.remove(node)  # it stays for others, and so does what it reads
+    clones = frozenset(nodes) - own
     return Candidate(products, nodes, output, lowered, space, tuple(inputs[m.slot] for m in space.matrices), clones)
 
 

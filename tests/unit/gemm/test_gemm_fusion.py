@@ -112,6 +112,16 @@ def test_a_tied_matrix_is_one_composite_twice() -> None:
     assert len(graph.graph) == 2
 
 
+def test_what_a_copied_node_reads_is_copied_too() -> None:
+    """The Reshape of one number joins the first product and stays for the other, and so does its Transpose."""
+    row = ", ".join(str(k % 5 + 1) for k in range(16))
+    graph, bodies, _ = fused(f"""(float[1,1] x) => (float[1,1,16] y, float[1,1,16] z) {{
+        one = Constant<value = int64[3] {{1,1,1}}>() v = Constant<value = float[1,16] {{{row}}}>() w = Neg(v)
+        t = Transpose(x) r = Reshape(t, one) a = MatMul(r, v) y = Softmax(a) b = MatMul(r, w) z = Softmax(b) }}""", "all")
+    assert bodies == ["Transpose Reshape MatMul"]
+    assert [n.op_type.partition("_")[0] for n in graph.graph] == ["Gemm", "Softmax", "Gemm", "Softmax"]
+
+
 def test_tied_embeddings() -> None:
     """Gather keeps reading them as they are; their transpose is too large to be folded and joins the composite."""
     w = np.random.default_rng(0).normal(size=(600, 512)).astype(np.float32)
