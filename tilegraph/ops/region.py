@@ -133,6 +133,10 @@ class _Region(Puller[Space]):
     def _ordered_breaks(self) -> dict[Var, tuple[Dim, ...]]:
         result = {}
         for var, bounds in self.breaks.items():
+            numbers = {d: d.as_int() for d in bounds}
+            if None not in numbers.values():  # an unrolled loop joins many, and each part is asked for alone, too
+                result[var] = tuple(sorted(bounds, key=lambda d: numbers[d] or 0))
+                continue
             # The number of bounds below decides the order, if it is an order.
             ordered = sorted(bounds, key=lambda d: sum(1 for o in bounds if _at_least(d, o)))
             for low, high in pairwise(ordered):
