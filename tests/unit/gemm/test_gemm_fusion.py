@@ -117,7 +117,8 @@ def test_what_a_copied_node_reads_is_copied_too() -> None:
     row = ", ".join(str(k % 5 + 1) for k in range(16))
     graph, bodies, _ = fused(f"""(float[1,1] x) => (float[1,1,16] y, float[1,1,16] z) {{
         one = Constant<value = int64[3] {{1,1,1}}>() v = Constant<value = float[1,16] {{{row}}}>() w = Neg(v)
-        t = Transpose(x) r = Reshape(t, one) a = MatMul(r, v) y = Softmax(a) b = MatMul(r, w) z = Softmax(b) }}""", "all")
+        t = Transpose(x) r = Reshape(t, one) a = MatMul(r, v) y = Softmax(a)
+        b = MatMul(r, w) z = Softmax(b) }}""", "all")
     assert bodies == ["Transpose Reshape MatMul"]
     assert [n.op_type.partition("_")[0] for n in graph.graph] == ["Gemm", "Softmax", "Gemm", "Softmax"]
 
