@@ -14,6 +14,8 @@ A loop of 0 steps runs nothing of its body, so only nodes leave that cannot fail
 index, a division of integers and what has no rule stay, random nodes as well. Work is done in vain then, and only then:
 batched are steps that all are read.
 
+A product of x[i] and the state, joined, is taken apart for that; see `parts`.
+
 Handles: Loop and Scan in any graph, from the inside out; steps by Gather or by a slice of one element, along any axis,
 forwards or backwards, from any start; counters that are carried along; scanned inputs of any axis and direction; MatMul
 and Gemm, element-wise operators, and views, before and after them; symbolic lengths and batches, any dtype.
@@ -33,11 +35,13 @@ from tilegraph.io.walk import all_graphs, subgraphs_of
 from tilegraph.ops.prims import Decline
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.passes.pipeline import Pipeline
+from tilegraph.rewrites.algebra.constants import Constants
 from tilegraph.rewrites.control.certain import may_fail
 from tilegraph.rewrites.control.loops import body_of
 from tilegraph.rewrites.control.over_time import Steps, lift_initializer
+from tilegraph.rewrites.control.parts import take_apart
 from tilegraph.rewrites.normalise import NORMALISE, Shapes
-from tilegraph.rewrites.normalise.edit import Names, is_op
+from tilegraph.rewrites.normalise.edit import is_op
 
 
 class HoistFromLoops(Pass):
@@ -48,32 +52,37 @@ class HoistFromLoops(Pass):
         if not loops:
             return PassResult(False)
         modified = False
-        names = Names(model)
+        constants = Constants(model, context)
         for node in loops:
-            modified |= self._loop(node, names, model, context)
+            modified |= self._loop(node, constants, context)
         if modified:
             Pipeline(NORMALISE).run(model, PassContext(fold_limit_bytes=context.fold_limit_bytes))
         return PassResult(modified)
 
-    def _loop(self, node: ir.Node, names: Names, model: ir.Model, context: PassContext) -> bool:
-        name, report = node.name or "", context.diagnostics
+    def _loop(self, node: ir.Node, constants: Constants, context: PassContext) -> bool:
+        model, report, told = constants.model, context.diagnostics, (self.name, node.name or "")
         moved = _invariants(node)
-        if moved:
-            report.took(self.name, name, f"{len(moved)} nodes that give the same in each step are computed before it",
-                        op=node.op_type)
         try:
-            steps = Steps(node, names, model.graph)
+            steps = Steps(node, constants.names, model.graph)
+            apart, whole = take_apart(steps, constants)
+            if apart:
+                Shapes().run(model, PassContext())
+                moved += _invariants(node)
+                steps = Steps(node, constants.names, model.graph)
         except Decline as reason:
-            report.refused(self.name, name, reason.reason, op=node.op_type)
+            report.refused(*told, reason.reason, op=node.op_type)
             return bool(moved)
+        if moved:
+            report.took(*told, f"{len(moved)} nodes that give the same in each step are computed before it",
+                        op=node.op_type)
         products = steps.move()
         if products:
-            report.took(self.name, name, f"{', '.join(p.name or '' for p in products)}: computed for all steps at once",
+            report.took(*told, f"{', '.join(p.name or '' for p in products)}: computed for all steps at once",
                         op=node.op_type)
             Shapes().run(model, PassContext())  # for the loop around this one
-        for product, why in steps.refusals():
-            report.refused(self.name, name, f"{product.op_type} {product.name} stays in it: {why}", op=node.op_type)
-        return bool(moved or products)
+        for product, why in (*whole, *steps.refusals()):
+            report.refused(*told, f"{product.op_type} {product.name} stays in it: {why}", op=node.op_type)
+        return bool(moved or products or apart)
 
 
 def _invariants(loop: ir.Node) -> list[ir.Node]:

@@ -167,9 +167,10 @@ class Steps:
             return None
         if len({self.clocks[v] for v in moving}) > 1:
             return f"{node.op_type} {node.name} reads two different steps"
-        return may_fail(node) or rule.refusal(self, node) or self._too_large(node.outputs[0], self.clocks[moving[0]])
+        return may_fail(node) or rule.refusal(self, node) or self.too_large(node.outputs[0], self.clocks[moving[0]])
 
-    def _too_large(self, value: ir.Value, clock: Clock) -> str | None:
+    def too_large(self, value: ir.Value, clock: Clock) -> str | None:
+        """Why `value` is not computed for all steps: it would take too much memory, or nobody knows how much."""
         shape, dtype = shape_of(value.shape), value.dtype
         if shape is None or dtype is None or any(d is None for d in shape):
             return f"the shape of {value.name} is not known"

@@ -35,12 +35,16 @@ SCAN = f"""g (float[B,T,{N}] x, float[T,B,{4 * H}] u, {STATE}) => ({ENDS}) {{
         (float[B,{H}] s, float[B,{H}] cs, float[B,{N}] xt, float[B,{4 * H}] us)
         => (float[B,{H}] t, float[B,{H}] cn, float[B,{H}] t2) {{
         xr = Relu(xt) g0 = Gemm<transB = 1>(xr, w, bias) g1 = Add(g0, us) {CELL} }}> (h0, c0, x, u) }}"""
+JOINED = LOOP.replace("PRE", "").replace("INDEX", "i").replace("g1 = Gemm<transB = 1>(xt, w, bias)", "").replace(
+    "g2 = Gemm<transB = 1>(s, r, bias) g = Add(g1, g2)",
+    "xs = Concat<axis = 1>(xt, s) g0 = MatMul(xs, both) g = Add(g0, bias)")
 
 
 def made(text: str) -> onnx.ModelProto:
     proto = onnx.parser.parse_model(HEAD + text)
     rng = np.random.default_rng(0)
-    for name, shape in (("w", (4 * H, N)), ("r", (4 * H, H)), ("bias", (4 * H,))):
+    for name, shape in (("w", (4 * H, N)), ("r", (4 * H, H)), ("bias", (4 * H,)),
+                        ("both", (N + H, 4 * H))):
         array = (rng.standard_normal(shape) / 4).astype(np.float32)
         proto.graph.initializer.append(numpy_helper.from_array(array, name))
     return proto
@@ -71,7 +75,7 @@ def compared(theirs: ort.InferenceSession, ours: ort.InferenceSession, given: di
     LOOP.replace("PRE", "").replace("INDEX", "i"),
     LOOP.replace("PRE", "one = Constant<value = int64 {1}>() last = Sub(m, one)").replace(
         "xt =", "j = Sub(last, i) xt =").replace("INDEX", "j"),
-    SCAN], ids=["loop", "backwards", "scan"])
+    SCAN, JOINED], ids=["loop", "backwards", "scan", "joined"])
 def test_steps_of_any_number(text: str) -> None:
     proto = made(text)
     model = load(proto)

@@ -16,12 +16,14 @@ from tilegraph.passes import PassContext, Pipeline
 from tilegraph.passes.invariants import check_model
 from tilegraph.rewrites.control import HoistFromLoops
 from tilegraph.rewrites.control.over_time import _MOST_BYTES, _STEP_BYTES
-from tilegraph.rewrites.normalise import NORMALISE
+from tilegraph.rewrites.normalise import NORMALISE, LiftConstants, Shapes
 
 N, H, B = 3, 4, 2
 RNG = np.random.default_rng(5)
 WEIGHTS = {"w": RNG.standard_normal((N, H)), "r": RNG.standard_normal((H, H)), "bias": RNG.standard_normal(H),
-           "wt": RNG.standard_normal((H, N)), "per": RNG.standard_normal((B, H)), "vec": RNG.standard_normal(N)}
+           "wt": RNG.standard_normal((H, N)), "per": RNG.standard_normal((B, H)), "vec": RNG.standard_normal(N),
+           "both": RNG.standard_normal((N + H, H)), "turned": RNG.standard_normal((H, H + N)),
+           "three": RNG.standard_normal((2 * N + H + 1, H))}
 CELL = "b0 = MatMul(s, r) p = Add(q, b0) t = Tanh(p)"
 TAKE = "xt = Gather<axis = 0>(x, i)"
 PRODUCT = "a = MatMul(xt, w) q = Add(a, bias)"
@@ -161,7 +163,7 @@ def test_a_counter_that_is_carried_along_and_its_condition() -> None:
     (loop(product="q = Gemm(xt, w, per)"), "differs from row to row"),
     (loop(product="xu = Gather<axis = 0>(x, f) z = Add(xt, xu) a = MatMul(z, w) q = Add(a, bias)",
           take=f"{TAKE} f = Sub(e, i)", before=f"{EXTENT} e = Sub(m, one)"), "two different steps"),
-    (loop(product="d = Concat<axis = 1>(xt, l) a = MatMul(d, r) q = Add(a, bias)", more=f", float[{B},1] l"),
+    (loop(product="d = Concat<axis = 1>(xt, l) e = Abs(d) a = MatMul(e, r) q = Add(a, bias)", more=f", float[{B},1] l"),
      "the same in all steps"),
     (loop(product="xv = Transpose(xt) d = Gemm<transA = 1>(xv, w) q = Add(d, bias)"), "transposes the step"),
     (loop(product=LARGE, before=f"{EXTENT} u = Constant<value = int64[1] {{1}}>()",
@@ -177,6 +179,34 @@ def test_products_that_stay(text: str, reason: str) -> None:
     assert not modified
     assert reason in reasons(context, taken=False)
     assert {"MatMul", "Gemm"} & set(body(model))
+
+
+@pytest.mark.parametrize("product", [
+    "d = Concat<axis = 1>(xt, s) a = MatMul(d, both) q = Add(a, bias)",
+    "d = Concat<axis = -1>(s, xt) q = Gemm<transB = 1>(d, turned, bias)",
+    "e = Tanh(xt) d = Concat<axis = 1>(e, l, s, xt) a = MatMul(d, three) q = Add(a, bias)",
+])
+def test_products_of_step_and_state_are_taken_apart(product: str) -> None:
+    proto, model, _, modified = hoisted(loop(product=product, more=f", float[{B},1] l"))
+    assert modified
+    shapes = [[int(d) for d in v.shape] for n in model.graph.all_nodes() if n.op_type == "MatMul"
+              and (v := n.inputs[1]) is not None and v.shape is not None]
+    assert sorted(shapes) == sorted([[N if "three" not in product else 2 * N, H], [H, H], [H, H],
+                                     *([[1, H]] if "three" in product else [])])
+    assert body(model).count("MatMul") == 2
+    assert "Concat" not in body(model)
+    same(proto, model, given((4, B, N), l=np.full((B, 1), 0.3, np.float32)))
+
+
+def test_a_copy_of_a_matrix_beyond_the_limit() -> None:
+    text = loop(product="d = Concat<axis = 1>(xt, s) a = MatMul(d, both) o = MatMul(d, both) q = Add(a, o)")
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    for name in ("both", "r"):
+        proto.graph.initializer.append(numpy_helper.from_array(WEIGHTS[name].astype(np.float32), name))
+    model, context = load(proto), PassContext(fold_limit_bytes=4 * (N + H) * H - 1)
+    Pipeline([LiftConstants(), Shapes()]).run(model, PassContext())
+    assert not HoistFromLoops().run(model, context).modified
+    assert "beyond the limit" in reasons(context, taken=False)
 
 
 def test_products_of_the_state_are_no_refusal() -> None:
