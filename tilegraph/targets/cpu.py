@@ -10,7 +10,7 @@ from tilegraph.passes import Pass
 from tilegraph.rewrites.algebra import ALGEBRA
 from tilegraph.rewrites.attention import AttentionFusion, ListFolded, NoteAttentions
 from tilegraph.rewrites.attention.operators import FlexBodies
-from tilegraph.rewrites.control import EqualExtents, HoistFromLoops, VersionBranches
+from tilegraph.rewrites.control import EqualExtents, HoistFromLoops, UnrollLoops, VersionBranches
 from tilegraph.rewrites.fusion import AbsorbLeftovers, QuantizeBarrier, RegionFusion
 from tilegraph.rewrites.gemm import PRECISIONS, WEIGHTS, GemmFusion, QuantizeWeights
 from tilegraph.rewrites.layout import layout_passes
@@ -26,7 +26,7 @@ def _passes(options: CompilerOptions) -> Sequence[Pass]:
     _check(options.precision, isa)
     noted = NoteAttentions()
     return (*_rounded(options.weights), FlexBodies(), noted, *NORMALISE, ListFolded(noted), HoistFromLoops(),
-            VersionBranches(), EqualExtents(), *ALGEBRA,
+            UnrollLoops(), VersionBranches(), EqualExtents(), *ALGEBRA,
             AttentionFusion(offload, trust_hidden=options.trust_hidden),
             GemmFusion(offload, options.precision, isa.vector_bits),
             *_layout(offload, isa, options.fast_winograd), RegionFusion(offload), AbsorbLeftovers(offload),

@@ -40,7 +40,7 @@ def test_the_cpu_target_runs_them_between_normalisation_and_fusion() -> None:
     names = [p.name for p in get("cpu").passes(CompilerOptions())]
     start = names.index(ALGEBRA[0].name)
     assert names[:start] == ["flex-attention", "note-attentions", *(p.name for p in NORMALISE),
-                             "list-folded-attentions", "hoist-from-loops", "version-branches",
+                             "list-folded-attentions", "hoist-from-loops", "unroll-loops", "version-branches",
                              "equal-extents"]
     assert names[start:start + len(ALGEBRA)] == [p.name for p in ALGEBRA]
     assert names.index("fuse-regions") >= start + len(ALGEBRA)
