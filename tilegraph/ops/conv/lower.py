@@ -177,6 +177,8 @@ class _Convolution(Puller[ConvSpace]):
             raise Decline(f"{kind} of a source whose channels are scaled, in {window.groups} groups")
         if self.phases and not blocked:
             raise Decline("a transposed convolution of a source that is not in blocks of channels")
+        if isinstance(window.weights, Const):
+            raise Decline("the weights are one number")
         weights, bias = _tensor(window.weights, "the weights are"), _tensor(window.bias, "the bias is")
         return ConvSpace(kind, lanes, batch, block, lane, positions, window.axes, depth, filters, window.groups,
                          blocked, loops, inside, found, slot, weights, bias, value,
