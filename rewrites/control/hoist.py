@@ -65,10 +65,12 @@ class HoistFromLoops(Pass):
         try:
             steps = Steps(node, constants.names, model.graph)
             apart, whole = take_apart(steps, constants)
-            if apart:
+            found = apart
+            while found:  # what was taken apart may be a part of the next one
                 Shapes().run(model, PassContext())
                 moved += _invariants(node)
                 steps = Steps(node, constants.names, model.graph)
+                found, whole = take_apart(steps, constants)
         except Decline as reason:
             report.refused(*told, reason.reason, op=node.op_type)
             return bool(moved)

@@ -151,10 +151,10 @@ class Steps:
         unread = length - count
         if not unread.is_static or unread.value < 0 or unread.value > max(_UNREAD, count.as_int() or 0):
             return f"it runs {count} steps, and {source.x.name} has {length}"
-        # A slice outside of x is empty, and one that starts at -1 ends at 0.
+        # A slice outside of x is empty, and one that starts at -1 ends at 0. Where there is a step, count - 1 >= 0.
         ends = (at.offset, at.offset + (count - 1) * at.sign)
-        if source.kept and not all(is_nonnegative(e) and is_nonnegative(length - 1 - e) for e in ends) \
-                and not (at.sign == 1 and is_nonnegative(at.offset) and is_nonnegative(unread - at.offset)):
+        if source.kept and not all(is_nonnegative(room) or is_nonnegative(room - count + 1)
+                                   for e in ends for room in (e, length - 1 - e)):
             return f"a slice of {source.x.name} may be outside of it"
         return Clock(at, length)
 

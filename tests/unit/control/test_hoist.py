@@ -23,6 +23,7 @@ RNG = np.random.default_rng(5)
 WEIGHTS = {"w": RNG.standard_normal((N, H)), "r": RNG.standard_normal((H, H)), "bias": RNG.standard_normal(H),
            "wt": RNG.standard_normal((H, N)), "per": RNG.standard_normal((B, H)), "vec": RNG.standard_normal(N),
            "both": RNG.standard_normal((N + H, H)), "turned": RNG.standard_normal((H, H + N)),
+           "wide": RNG.standard_normal((N + 1, N)),
            "three": RNG.standard_normal((2 * N + H + 1, H))}
 CELL = "b0 = MatMul(s, r) p = Add(q, b0) t = Tanh(p)"
 TAKE = "xt = Gather<axis = 0>(x, i)"
@@ -98,6 +99,8 @@ ONE = "j = Unsqueeze(i, first)"
     (f"{ONE} xk = Gather<axis = 0>(x, j) xt = Squeeze(xk, first)", f"T,{B},{N}", EXTENT),
     (f"{ONE} e = Add(j, one) xk = Slice(x, j, e, first) xt = Squeeze(xk, first)", f"T,{B},{N}", EXTENT),
     ("e = Sub(m, one) j = Sub(e, i) xt = Gather<axis = 0>(x, j)", f"T,{B},{N}", EXTENT),
+    ("o = Sub(last, i) j = Unsqueeze(o, first) e = Add(j, one) xk = Slice(x, j, e, first) xt = Squeeze(xk, first)",
+     f"T,{B},{N}", f"{EXTENT} last = Sub(m, one)"),
     ("j = Add(i, one) xt = Gather<axis = 0>(x, j)", f"T,{B},{N}", f"{EXTENT.replace('m =', 'm1 =')} m = Sub(m1, one)"),
 ])
 def test_ways_to_take_a_step(take: str, x: str, before: str) -> None:
@@ -189,10 +192,20 @@ def test_products_that_stay(text: str, reason: str) -> None:
 def test_products_of_step_and_state_are_taken_apart(product: str) -> None:
     proto, model, _, modified = hoisted(loop(product=product, more=f", float[{B},1] l"))
     assert modified
-    shapes = [[int(d) for d in v.shape] for n in model.graph.all_nodes() if n.op_type == "MatMul"
+    shapes = [list(v.shape.numpy()) for n in model.graph.all_nodes() if n.op_type == "MatMul"
               and (v := n.inputs[1]) is not None and v.shape is not None]
     assert sorted(shapes) == sorted([[N if "three" not in product else 2 * N, H], [H, H], [H, H],
                                      *([[1, H]] if "three" in product else [])])
+    assert body(model).count("MatMul") == 2
+    assert "Concat" not in body(model)
+    same(proto, model, given((4, B, N), l=np.full((B, 1), 0.3, np.float32)))
+
+
+def test_what_is_taken_apart_is_a_part_of_the_next_one() -> None:
+    text = loop(product="d = Concat<axis = 1>(xt, l) e = MatMul(d, wide) f = Concat<axis = 1>(s, e) "
+                "q = Gemm<transB = 1>(f, turned, bias)", more=f", float[{B},1] l")
+    proto, model, _, modified = hoisted(text)
+    assert modified
     assert body(model).count("MatMul") == 2
     assert "Concat" not in body(model)
     same(proto, model, given((4, B, N), l=np.full((B, 1), 0.3, np.float32)))
