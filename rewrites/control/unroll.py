@@ -7,7 +7,9 @@
 by the operators' definitions: a step reads the state that the step before left, its own number, and a condition that is
 true, or there were no such step; `steps` says how many there are. Without a step the state is the initial one, and
 what is collected has extent 0. The same nodes run in the same order on the same values, so results are equal bit for
-bit. What the number of the step decides (slices, branches, inner loops) is constant then, and steps join in kernels.
+bit; of float16 ONNX Runtime rounds less where two steps meet, because it has no kernels for many operators, computes in
+float32 and drops the casts between them. What the number of the step decides (slices, branches, inner loops) is
+constant then, and steps join in kernels.
 
 All steps share the weights. Shapes that a body states may hold for one step only, so they are inferred again.
 
