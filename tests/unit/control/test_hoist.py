@@ -132,6 +132,14 @@ def test_what_can_lead_to_and_follow_from_a_product(product: str, outside: list[
     same(proto, model, given((4, B, N)))
 
 
+def test_steps_of_a_lower_rank_and_the_same_clock() -> None:
+    proto, model, _, modified = hoisted(loop(f"{TAKE} zt = Gather<axis = 0>(z, i)", "a = MatMul(xt, w) q = Add(a, zt)",
+                                             more=f", float[T,{H}] z"))
+    assert modified
+    assert body(model) == ["Gather", "MatMul", "Add", "Tanh"]
+    same(proto, model, given((B, B, N), z=np.random.default_rng(2).standard_normal((B, H)).astype(np.float32)))
+
+
 def test_a_counter_that_is_carried_along_and_its_condition() -> None:
     """As TensorFlow's while loops are exported."""
     text = f"""g (float[T,{B},{N}] x, float[{B},{H}] h0) => (float[{B},{H}] h) {{
@@ -145,8 +153,9 @@ def test_a_counter_that_is_carried_along_and_its_condition() -> None:
     same(proto, model, given((4, B, N)))
     assert "early" in reasons(hoisted(text.replace("ko = Less(j2, m)", "l = Sub(m, one) ko = Less(j2, l)"))[2],
                               taken=False)
-    assert "first step" in reasons(hoisted(text.replace("c = Less(zero, m)", "e = Sub(m, one) c = Less(zero, e)"))[2],
-                                   taken=False)
+    other = text.replace("c = Less(zero, m)", "sz = Shape(z) e = Gather(sz, zero) c = Less(zero, e)").replace(
+        "h0)", "h0, float[K] z)", 1)
+    assert "first step" in reasons(hoisted(other)[2], taken=False)
 
 
 @pytest.mark.parametrize(("text", "reason"), [
@@ -161,6 +170,7 @@ def test_a_counter_that_is_carried_along_and_its_condition() -> None:
     (loop(go="early", cell=f"{CELL} u = ReduceMax<keepdims = 0>(t) z = Sub(u, u) early = Equal(u, z)"), "early"),
     (loop(f"{ONE} o = Sub(j, one) xk = Slice(x, o, j, first) xt = Squeeze(xk, first)"), "may be outside"),
     (loop(product="a = MatMul(xt, w2) q = Add(a, bias)", more=f", float[K,{H}] w2"), "not equal for certain"),
+    (loop(product="a = Gemm(xt, w2) q = Add(a, bias)", more=f", float[K,{H}] w2"), "not equal for certain"),
     (loop(product="n = Mul(xt, l) a = MatMul(n, w) q = Add(a, bias)", more=f", float[K,{N}] l"), "do not broadcast"),
     (loop(product="e = CumSum(xt, zero) a = MatMul(e, w) q = Add(a, bias)"), "CumSum"),
     (loop(product="q = Gemm(xt, w, per)"), "differs from row to row"),
