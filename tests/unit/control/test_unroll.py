@@ -131,3 +131,27 @@ def test_a_step_that_always_fails_is_left_where_it_fails(width: int) -> None:
     model, taken, refused = unrolled(text.replace("shape", "m").replace(
         "two =", f"m = Constant<value = int64[2] {{{{4, {width}}}}}>() two =").format())
     assert ("Loop" in ops(model.graph)) is (width == 4), (taken, refused)
+
+
+def test_a_condition_may_follow_from_a_state_that_starts_as_a_constant() -> None:
+    model, taken, _ = unrolled("""g (float[3,4] x) => (float[3,4] s) {
+        zero = Constant<value = int64 {0}>() two = Constant<value = int64 {2}>() seven = Constant<value = int64 {7}>()
+        yes = Constant<value = bool {1}>()
+        n, s = Loop (, yes, zero, x) <body = b (int64 i, bool k, int64 m, float[3,4] p)
+            => (bool ko, int64 o, float[3,4] q) { o = Add(m, two) ko = Less(o, seven) q = Tanh(p) }> }""")
+    assert ops(model.graph) == ["Tanh"] * 4  # 2, 4, 6, 8
+    assert taken == ["4 steps of 3 nodes, one after another"]
+
+
+def test_sizes_that_a_body_names_are_not_those_of_all_steps() -> None:
+    """Sizes of one name are checked to be equal; each step here finds a number of its own."""
+    model = load(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[9] x, int64 z) => (int64 t) {
+        two = Constant<value = int64 {2}>() half = Constant<value = float {0.5}>() n0 = NonZero(x)
+        s, n, t = Loop (two, , x, n0, z) <body = b (int64 i, bool k, float[9] p, int64[1,c] u, int64 w)
+            => (bool ko, float[9] q, int64[1,c] v, int64 o) {
+            ko = Identity(k) r = Sub(p, half) q = Relu(r) v = NonZero(q) m = ReduceSum<keepdims=0>(u) o = Add(w, m) }> }
+        """))
+    assert UnrollLoops().run(model, PassContext()).modified
+    found = [n.outputs[0] for n in model.graph if n.op_type == "NonZero"]
+    assert len(found) == 2  # that before the loop and the first step's; nothing reads the last one's
+    assert "c" not in [d.value for v in found if v.shape is not None for d in v.shape if isinstance(d, ir.SymbolicDim)]
