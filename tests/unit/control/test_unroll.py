@@ -145,7 +145,8 @@ def test_a_condition_may_follow_from_a_state_that_starts_as_a_constant() -> None
 
 def test_sizes_that_a_body_names_are_not_those_of_all_steps() -> None:
     """Sizes of one name are checked to be equal; each step here finds a number of its own."""
-    model = load(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[9] x, int64 z) => (int64 t) {
+    model = load(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[9] x, int64 z)
+        => (int64 t) {
         two = Constant<value = int64 {2}>() half = Constant<value = float {0.5}>() n0 = NonZero(x)
         s, n, t = Loop (two, , x, n0, z) <body = b (int64 i, bool k, float[9] p, int64[1,c] u, int64 w)
             => (bool ko, float[9] q, int64[1,c] v, int64 o) {
