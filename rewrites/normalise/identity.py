@@ -33,12 +33,15 @@ _READ_LIMIT = 1 << 16  # bytes of a constant operand that is looked at
 
 class IdentityElimination(Pass):
     name = "identity"
+    operators: frozenset[str] | None = None  # all
 
     def run(self, model: ir.Model, context: PassContext) -> PassResult:
         modified = False
         opset = model.graph.opset_imports.get("", 1)
         for graph in all_graphs(model):
             for node in list(graph):
+                if self.operators is not None and node.op_type not in self.operators:
+                    continue
                 source = passed_through(node, opset)
                 if source is None:
                     continue
@@ -54,10 +57,12 @@ class IdentityElimination(Pass):
 
 
 class WrittenIdentities(IdentityElimination):
-    """`IdentityElimination` before anything else, for what the model comes with: passes look for a Gather of a Shape or
-    a product of an Expand, and not through the Identity that an exporter left between the two."""
+    """The nodes that are called so, before anything else: passes look for a Gather of a Shape or a product of an
+    Expand, and not through the Identity that an exporter left between the two. What shapes alone tell has to wait:
+    those that a model states may be wrong where a caller overrides an initializer."""
 
     name = "written-identities"
+    operators = frozenset({"Identity"})
 
 
 def passed_through(node: ir.Node, opset: int) -> ir.Value | None:

@@ -14,7 +14,8 @@ def test_a_kernel_alone() -> None:
     case = timed(Shape(16, 16, 3, 5), host())
     case.run()
     x, weights, bias, result = (case.memory[k].reshape(-1)[:n] for k, n in ((0, 240), (1, 256), (2, 16), (3, 240)))
-    want = np.maximum(x.reshape(15, 16) @ weights.reshape(16, 16) + bias, 0)  # of one panel: [channel][filter]
+    pairs = weights.reshape(8, 16, 2)  # of one panel: [pair of channels][filter][even or odd channel]
+    want = np.maximum(x.reshape(15, 16) @ pairs.swapaxes(1, 2).reshape(16, 16) + bias, 0)
     assert want.std() > 1
     np.testing.assert_allclose(result.reshape(15, 16), want, atol=1e-5)
     assert case.flop == 2 * 15 * 16 * 16
