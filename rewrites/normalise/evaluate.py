@@ -57,7 +57,10 @@ def evaluate(node: ir.Node, inputs: Arrays, dtypes: Sequence[_D | None], opset: 
     with np.errstate(all="ignore"):
         direct = _DIRECT.get(op)
         if direct is not None:
-            return [np.asarray(direct(node, inputs, opset))]
+            try:
+                return [np.asarray(direct(node, inputs, opset))]
+            except (ValueError, IndexError) as reason:
+                raise CannotEvaluate(f"its operands do not fit: {reason}") from reason
         return _reference(node, inputs, opset)
 
 
