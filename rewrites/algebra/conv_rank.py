@@ -24,7 +24,7 @@ import onnx_ir as ir
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.algebra.constants import Constants
-from tilegraph.rewrites.normalise.edit import constant_of, is_op, is_used, remove, replace
+from tilegraph.rewrites.normalise.edit import constant_of, groups_of, is_op, is_used, remove, replace
 from tilegraph.rewrites.normalise.infer.info import shape_of
 
 _LONGEST = 1024
@@ -89,7 +89,7 @@ class _Lift:
         dims = shape_of(node.outputs[0].shape)
         length = None if dims is None or len(dims) != 3 or dims[2] is None else dims[2].as_int()
         outputs, channels = weights[0], weights[1]
-        groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+        groups = groups_of(node)
         if length is None or length > _LONGEST:
             return f"its output is longer than {_LONGEST} or of unknown length"
         batch = None if dims is None or dims[0] is None else dims[0].as_int()

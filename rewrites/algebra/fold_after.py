@@ -26,7 +26,7 @@ from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.algebra.affine import PRODUCTS, Affine, chain_below, is_phase, per_channel
 from tilegraph.rewrites.algebra.constants import FLOATS, Array, Constants, fits, floats
-from tilegraph.rewrites.normalise.edit import constant_of, is_op, remove, replace
+from tilegraph.rewrites.normalise.edit import constant_of, groups_of, is_op, remove, replace
 
 _OPS = ("Conv", "ConvTranspose", *PRODUCTS)
 
@@ -117,7 +117,7 @@ def _finish(node: ir.Node, chain: list[ir.Node], constants: Constants) -> None:
 
 def _conv(node: ir.Node, chain: list[ir.Node], total: Affine, constants: Constants) -> None:
     weights, bias = _weights(node), _bias(node)
-    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    groups = groups_of(node)
     rank = weights.ndim
     if node.op_type == "Conv":
         count = weights.shape[0]

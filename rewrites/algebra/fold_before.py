@@ -28,7 +28,7 @@ from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.algebra.affine import PRODUCTS, Affine, chain_above, per_channel
 from tilegraph.rewrites.algebra.constants import FLOATS, Array, Constants, fits, floats
-from tilegraph.rewrites.normalise.edit import is_op, remove
+from tilegraph.rewrites.normalise.edit import groups_of, is_op, remove
 
 _OPS = ("Conv", "ConvTranspose", *PRODUCTS)
 
@@ -127,7 +127,7 @@ def _channels(node: ir.Node, weights: Array) -> tuple[int, int, int] | None:
     source = node.inputs[0]
     assert source is not None
     if node.op_type == "Conv":
-        return weights.ndim, 1, _groups(node) * weights.shape[1]
+        return weights.ndim, 1, groups_of(node) * weights.shape[1]
     if node.op_type == "ConvTranspose":
         return weights.ndim, 1, weights.shape[0]
     if weights.ndim != 2 or source.shape is None:
@@ -137,10 +137,6 @@ def _channels(node: ir.Node, weights: Array) -> tuple[int, int, int] | None:
             return None
         return 2, 1, weights.shape[1 if _transposed(node) else 0]
     return len(source.shape), len(source.shape) - 1, weights.shape[0]
-
-
-def _groups(node: ir.Node) -> int:
-    return node.attributes["group"].as_int() if "group" in node.attributes else 1
 
 
 def _transposed(node: ir.Node) -> bool:
@@ -157,7 +153,7 @@ def _pads(node: ir.Node) -> bool:
 
 def _scaled(node: ir.Node, weights: Array, scale: Array) -> Array:
     if node.op_type == "Conv":  # [output channels, input channels of a group, ...]
-        groups, rest = _groups(node), (1,) * (weights.ndim - 2)
+        groups, rest = groups_of(node), (1,) * (weights.ndim - 2)
         by_group = weights.reshape(groups, -1, *weights.shape[1:]) * scale.reshape(groups, 1, -1, *rest)
         return np.asarray(by_group.reshape(weights.shape))
     if node.op_type == "Gemm" and _transposed(node):
@@ -167,7 +163,7 @@ def _scaled(node: ir.Node, weights: Array, scale: Array) -> Array:
 
 def _pushed(node: ir.Node, weights: Array, shift: Array) -> Array:
     """W shift of a Conv, one number for each output channel."""
-    groups = _groups(node)
+    groups = groups_of(node)
     by_group = weights.reshape(groups, -1, weights.shape[1], int(np.prod(weights.shape[2:])))
     return np.asarray(np.einsum("gmck,gc->gm", by_group, shift.reshape(groups, -1)).reshape(-1))
 

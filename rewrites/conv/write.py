@@ -20,6 +20,7 @@ from tilegraph.ops.conv.form import block, block_constant, blocked_shape, unbloc
 from tilegraph.ops.lower import domain_of, kind_of
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
+from tilegraph.rewrites.normalise.edit import groups_of
 
 Array = np.ndarray[Any, Any]
 
@@ -261,7 +262,7 @@ class BlockedWriter:
 
 def reads_plain(node: ir.Node) -> bool:
     """Whether a convolution reads its source in plain layout whatever is chosen."""
-    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    groups = groups_of(node)
     if node.op_type != "Conv" or groups != 1:
         return False
     shape = _present(node, 0).shape

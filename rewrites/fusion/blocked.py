@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView
+from tilegraph.rewrites.normalise.edit import groups_of
 
 _CONVS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 _ACTIVATIONS = frozenset({"Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish"})
@@ -50,7 +51,7 @@ def is_blocked(value: ir.Value, depth: int = _DEPTH) -> bool:
 def has_small_groups(node: ir.Node) -> bool:
     """Whether `node` is a Conv in groups that are no whole blocks and not depthwise: on plain values, then."""
     weights = node.inputs[1] if node.op_type == "Conv" else None
-    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    groups = groups_of(node)
     if groups == 1 or weights is None or weights.shape is None or len(weights.shape) < 2:
         return False
     filters, depth = weights.shape[0], weights.shape[1]

@@ -36,6 +36,7 @@ from tilegraph.rewrites.conv.write import channels_of
 from tilegraph.rewrites.fusion.base import CompositePass
 from tilegraph.rewrites.fusion.blocked import gate_of
 from tilegraph.rewrites.fusion.legal import elements, size_bytes
+from tilegraph.rewrites.normalise.edit import groups_of
 from tilegraph.spec.dims import Dim
 
 # In ONNX Runtime, a small product for each group: .08 of the peak for groups of 3 to 3 channels, .14 for 4, .31 for 20
@@ -70,7 +71,7 @@ class WholeGroups(CompositePass):
         for graph in all_graphs(model.graph):
             view = GraphView(graph)
             for node in view.nodes:
-                if node.op_type != "Conv" or node.domain != "" or _groups(node) < 2:
+                if node.op_type != "Conv" or node.domain != "" or groups_of(node) < 2:
                     continue
                 try:
                     old, new = self._rewrite(node, view, constants)
@@ -90,7 +91,7 @@ class WholeGroups(CompositePass):
         if weights is None or weights.dtype != np.float32 or weights.ndim not in (3, 4) or (bias is None) != \
                 (added is None):
             raise Decline("weights that are not constant float32 of one or two spatial dims")
-        groups = _groups(node)
+        groups = groups_of(node)
         old = Sizes(weights.shape[1], weights.shape[0] // groups)
         new = min(sizes_for(old, self.lanes), key=lambda s: _kernel_us(node, groups, s, self.lanes), default=old)
         nodes = [node, *_pointwise_behind(node, view)]
@@ -182,10 +183,6 @@ def _reaches_window(node: ir.Node, near: Callable[[ir.Node], list[ir.Node]]) -> 
                 seen.add(other)
                 pending.append(other)
     return False
-
-
-def _groups(node: ir.Node) -> int:
-    return node.attributes["group"].as_int() if "group" in node.attributes else 1
 
 
 def _shares(copies: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

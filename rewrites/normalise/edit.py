@@ -19,6 +19,11 @@ def is_op(node: ir.Node | None, *ops: str) -> bool:
     return node is not None and node.domain == "" and node.op_type in ops
 
 
+def groups_of(node: ir.Node) -> int:
+    """In how many groups a Conv or ConvTranspose is done."""
+    return node.attributes["group"].as_int() if "group" in node.attributes else 1
+
+
 def is_random(node: ir.Node, opset: int) -> bool:
     """Whether two runs of `node` on the same inputs may differ, as far as the standard says."""
     return is_op(node, *_RANDOM) or (is_op(node, "Dropout") and not is_inference_dropout(node, opset))
