@@ -7,6 +7,7 @@ c that follows from k, from itself and from carried values that start as constan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from tilegraph.ops.prims import Decline
+from tilegraph.rewrites.control.loops import body_of
 from tilegraph.rewrites.normalise.edit import constant_of
 from tilegraph.rewrites.normalise.evaluate import CannotEvaluate, evaluable, evaluate
-from tilegraph.rewrites.normalise.infer.info import shape_of
+from tilegraph.rewrites.normalise.infer.info import shape_of, static_sizes
 from tilegraph.rewrites.normalise.shapes import known_contents, known_integer
 
 Array = npt.NDArray[Any]
@@ -76,7 +78,7 @@ class _Condition:
     def __init__(self, node: ir.Node, opset: int) -> None:
         self.node = node
         self.opset = opset
-        self.body = node.attributes["body"].as_graph()
+        self.body = body_of(node)
         self.known: dict[ir.Value, Array] = {}
         self.carried: dict[ir.Value, ir.Value] = {}  # inputs of the body -> what they are in the next step
         needed = self._needed()
@@ -132,8 +134,5 @@ def _constant(value: ir.Value | None) -> Array | None:
 
 
 def _small(value: ir.Value) -> bool:
-    shape = shape_of(value.shape)
-    if shape is None or value.dtype in (None, ir.DataType.STRING):
-        return False
-    extents = [d.value if d is not None and d.is_static else None for d in shape]
-    return None not in extents and int(np.prod([e for e in extents if e is not None])) <= _ELEMENTS
+    sizes = static_sizes(shape_of(value.shape))
+    return sizes is not None and value.dtype not in (None, ir.DataType.STRING) and math.prod(sizes) <= _ELEMENTS

@@ -30,6 +30,7 @@ from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.passes.invariants import inference_complaint
 from tilegraph.passes.pipeline import Pipeline
 from tilegraph.rewrites.attention.operators.build import Build
+from tilegraph.rewrites.control.loops import body_of
 from tilegraph.rewrites.control.sink import copied
 from tilegraph.rewrites.control.steps import first_inputs, loop_steps, scan_steps
 from tilegraph.rewrites.normalise import NORMALISE, Fold, Shapes
@@ -43,7 +44,7 @@ from tilegraph.rewrites.normalise.edit import (
     nodes_inside,
     taken_initializers,
 )
-from tilegraph.rewrites.normalise.infer.info import shape_of
+from tilegraph.rewrites.normalise.infer.info import shape_of, static_sizes
 from tilegraph.rewrites.normalise.infer.rules_microsoft import RULES as MICROSOFT
 
 MOST_STEPS = 64
@@ -141,7 +142,7 @@ class _Steps:
         self.node = node
         self.names = names
         self.build = Build(node, names, opset)
-        self.body = node.attributes["body"].as_graph()
+        self.body = body_of(node)
         given = [v for v in node.inputs[2 if is_op(node, "Loop") else 0:] if v is not None]
         if len(given) < len(self.body.inputs) - (2 if is_op(node, "Loop") else 0):
             raise Decline("an initial value is left out")
@@ -230,13 +231,9 @@ class _Scan(_Steps):
         return self.stack(values[::-1] if self.out_backwards[index] else values, self.out_axes[index])
 
 
-def _extents(value: ir.Value) -> list[int] | None:
+def _extents(value: ir.Value) -> tuple[int, ...] | None:
     """The shape, where it is numbers, of a tensor that numpy has the type of."""
-    shape = shape_of(value.shape)
-    if shape is None or value.dtype in (None, ir.DataType.STRING):
-        return None
-    known = [d.value for d in shape if d is not None and d.is_static]
-    return known if len(known) == len(shape) else None
+    return None if value.dtype in (None, ir.DataType.STRING) else static_sizes(shape_of(value.shape))
 
 
 def _forget_shapes(node: ir.Node) -> None:

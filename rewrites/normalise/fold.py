@@ -14,6 +14,7 @@ override them); types that numpy cannot compute in.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tilegraph.io.walk import subgraphs_of
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.normalise.edit import Names, constant_of, is_op, is_used, remove, replace, taken_initializers
 from tilegraph.rewrites.normalise.evaluate import CannotEvaluate, evaluable, evaluate
-from tilegraph.rewrites.normalise.infer.info import shape_of
+from tilegraph.rewrites.normalise.infer.info import shape_of, static_sizes
 from tilegraph.rewrites.normalise.shapes import Shapes, known_contents, known_integer
 
 GROWTH_KEY = "tilegraph.fold_growth"  # bytes added so far, kept with the model: several runs share one limit
@@ -201,11 +202,7 @@ def _least_size(values: list[ir.Value]) -> int:
     """Bytes of the outputs as far as shapes say, to refuse before computing."""
     total = 0
     for value in values:
-        shape = shape_of(value.shape)
-        if shape is None or value.dtype is None or any(d is None or not d.is_static for d in shape):
-            continue
-        count = 1
-        for dim in shape:
-            count *= dim.value if dim is not None else 1
-        total += int(count * value.dtype.itemsize)
+        sizes = static_sizes(shape_of(value.shape))
+        if sizes is not None and value.dtype is not None:
+            total += int(math.prod(sizes) * value.dtype.itemsize)
     return total

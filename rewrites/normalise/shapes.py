@@ -17,7 +17,7 @@ import onnx_ir as ir
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.normalise.edit import constant_of
 from tilegraph.rewrites.normalise.infer import Info, infer
-from tilegraph.rewrites.normalise.infer.info import shape_of, to_ir_shape
+from tilegraph.rewrites.normalise.infer.info import shape_of, static_sizes, to_ir_shape
 from tilegraph.spec.dims import Dim
 
 _CONTENTS = "tilegraph.contents"
@@ -35,13 +35,10 @@ def symbolic_contents(value: ir.Value) -> tuple[Dim | None, ...] | None:
 
 def known_contents(value: ir.Value) -> npt.NDArray[Any] | None:
     """The value as the last run of `Shapes` found it, when all of it is integers or bools."""
-    contents, shape, dtype = symbolic_contents(value), shape_of(value.shape), value.dtype
-    if contents is None or shape is None or dtype is None or None in shape:
+    elements, sizes = static_sizes(symbolic_contents(value)), static_sizes(shape_of(value.shape))
+    if elements is None or sizes is None or value.dtype is None:
         return None
-    if any(e is None or not e.is_static for e in contents) or any(d is None or not d.is_static for d in shape):
-        return None
-    flat = np.array([e.value for e in contents if e is not None], dtype=np.int64)
-    return flat.astype(dtype.numpy()).reshape([d.value for d in shape if d is not None])
+    return np.array(elements, dtype=np.int64).astype(value.dtype.numpy()).reshape(sizes)
 
 
 def known_integer(value: ir.Value) -> int | None:
