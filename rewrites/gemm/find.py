@@ -48,7 +48,7 @@ def find(product: ir.Node, view: GraphView, verdicts: Verdicts[GemmSpace], free:
     Nodes between the product and the end are read by nothing else, so the composite is convex, and as results leave it
     only at its end, no set of them can depend on one another in a circle.
     """
-    best = _largest((product,), view, verdicts, lambda n: free(n) and not is_product(n))
+    best = _largest((product,), view, verdicts, free)
     assert best is not None
     return best
 
@@ -68,7 +68,7 @@ def find_joined(first: Candidate, view: GraphView, verdicts: Verdicts[GemmSpace]
     others = [n for n in view.users(rows) if is_product(n) and n is not product and n.inputs[0] is rows and free(n)]
     others.sort(key=lambda n: abs(view.order[n] - view.order[product]))
     for other in others[:_MOST_OTHERS]:
-        found = _largest((*best.products, other), view, verdicts, lambda n: free(n) and not is_product(n))
+        found = _largest((*best.products, other), view, verdicts, free)
         if found is not None and _alone(found):
             best = found
     return best
@@ -85,11 +85,14 @@ def _largest(products: tuple[ir.Node, ...], view: GraphView, verdicts: Verdicts[
              free: Callable[[ir.Node], bool]) -> Candidate | None:
     """The candidate of the products with the most nodes; None where several do not end in one value, `Decline` if a
     single one cannot be a kernel."""
-    before = tuple(n for p in products for n in (*matrix_nodes(p, view, free), *integer_rows(p, free)))
+    def joins(node: ir.Node) -> bool:
+        return free(node) and not is_product(node)
+
+    before = tuple(n for p in products for n in (*matrix_nodes(p, view, joins), *integer_rows(p, joins)))
 
     def examine(nodes: tuple[ir.Node, ...]) -> Candidate:
         """With what is small beside them, or without."""
-        if beside := beside_nodes((*before, *nodes), free):
+        if beside := beside_nodes((*before, *nodes), joins):
             try:
                 return _examine(products, (*before, *beside, *nodes), view, verdicts)
             except Decline:
@@ -97,7 +100,7 @@ def _largest(products: tuple[ir.Node, ...], view: GraphView, verdicts: Verdicts[
         return _examine(products, (*before, *nodes), view, verdicts)
 
     best = examine(products) if len(products) == 1 else None
-    ends = followers(products, view, partial(_follows, free), _MAX_NODES)
+    ends = followers(products, view, partial(_follows, joins), _MAX_NODES)
     for end in ends:
         nodes = between(products, end, ends, view)
         if nodes is None:
