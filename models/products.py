@@ -38,7 +38,8 @@ def product_flop(made: OptimizedModel, feeds: Mapping[str, Any],
         if value.shape is not None and name in feeds:
             pairs = zip(value.shape, feeds[name].shape, strict=True)
             sizes |= {str(dim.value): int(size) for dim, size in pairs if isinstance(dim, ir.SymbolicDim)}
-    asked = {name: size for name, size in sizes.items() if name in input_dims(model)}  # not "past+1": it follows
+    known = input_dims(model)
+    asked = {name: size for name, size in sizes.items() if name in known}  # not "past+1": it follows
     taken = made.diagnostics.of("attention", taken=True)
     if any(d.data.get("inputs") and d.data.get("measured") is None for d in taken):  # what is hidden is not known yet
         return product_flop(fixed(asked), feeds) if fixed is not None else math.nan
