@@ -1,6 +1,6 @@
 """Which models gain and which lose: every model with its own inputs, optimized with the defaults, against the original.
 
-    python -m tests.conformance.speed [--group corpus ...] [--filter TEXT] [--part I/N] [--seconds .3] [--prepare]
+    python -m tests.conformance.speed [--group corpus ...] [--filter TEXT] [--part 1/4] [--seconds .3] [--prepare]
     python -m tests.conformance.speed --models FOLDER     # its *.onnx, each with inputs in_NAME in an .npz beside it
 
 The folders are made once (`--folder`, default build/conformance/speed; `--prepare` stops there) and timed in one
@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.sweep import sweep
+from tests.conformance.sweep import PART_HELP, part_of, share, sweep
 from tests.conformance.sweep_cases import GROUPS, ROOT, Case, Feeds, cases, feeds_of, open_case
 
 LEAST = 0.98
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--group", action="append", help="of tests.conformance.sweep; may be repeated; default: corpus")
     parser.add_argument("--models", type=Path, help="a folder instead of a group")
     parser.add_argument("--filter", default="", help="regular expression, searched in the name")
-    parser.add_argument("--part", default="1/1", help="I/N: every N-th model from the I-th on")
+    parser.add_argument("--part", type=part_of, default=(0, 1), help=PART_HELP)
     parser.add_argument("--seconds", type=float, default=0.3, help="of timing for each model")
     parser.add_argument("--least", type=float, default=LEAST, help="the smallest ratio that is not a loss")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "conformance" / "speed")
@@ -155,10 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fresh", action="store_true", help="optimize all again")
     parser.add_argument("--json", type=Path, help="where the figures go, too")
     options = parser.parse_args(arguments)
-    first, step = (int(n) for n in options.part.split("/"))
     known = [Case(str(options.models), p.stem, _LIMIT_S) for p in sorted(options.models.glob("*.onnx"))] \
         if options.models else cases(tuple(options.group or ["corpus"]))
-    chosen = [c for c in known if re.search(options.filter, c.name)][first - 1::step]
+    chosen = share([c for c in known if re.search(options.filter, c.name)], options.part)
     options.folder.mkdir(parents=True, exist_ok=True)
     missing = [c for c in chosen if options.fresh or not place_of(c, options.folder).is_dir()]
     prepared = sweep([(c, str(options.folder)) for c in missing], 1, body=prepare)
