@@ -1,9 +1,8 @@
 """Initializers with equal type, shape and bytes become one; a subgraph's gives way to the outer graph's.
 
-Memory-mapped ones are read where they lie, and whole only when another one has the same type, shape and some equal
-bytes. Bytes decide, so
-0.0 and -0.0, or two NaNs, stay apart. Left alone: initializers that are graph inputs (a caller may override them),
-and those that are graph outputs, which keep their names but may serve others.
+Memory-mapped ones are read where they lie. Large ones are read whole only when another one has the same type, shape
+and bytes in the middle. Bytes decide, so 0.0 and -0.0, or two NaNs, stay apart. Left alone: initializers that are graph
+inputs (a caller may override them), and those that are graph outputs, which keep their names but may serve others.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 from collections import defaultdict
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from tilegraph.io.walk import subgraphs_of
@@ -36,13 +36,21 @@ class DedupInitializers(Pass):
 
 
 def _key(tensor: ir.TensorProtocol) -> _Key:
-    """What equal tensors share and costs little: type, shape, and the bytes in the middle of a mapped one."""
+    """What equal tensors share and costs little: type, shape, and the bytes in the middle of a large one."""
     sample = b""
-    if isinstance(tensor, ir.ExternalTensor):
-        with open(os.fspath(tensor.path), "rb") as file:
-            file.seek((tensor.offset or 0) + max(tensor.nbytes - _SAMPLE, 0) // 2)
-            sample = file.read(min(_SAMPLE, tensor.nbytes))
+    if tensor.dtype != ir.DataType.STRING and tensor.nbytes > _SAMPLE:
+        middle = (tensor.nbytes - _SAMPLE) // 2
+        if isinstance(tensor, ir.ExternalTensor):
+            with open(os.fspath(tensor.path), "rb") as file:
+                file.seek((tensor.offset or 0) + middle)
+                sample = file.read(_SAMPLE)
+        elif tensor.dtype.bitwidth >= 8:
+            sample = _bytes_of(tensor)[middle:middle + _SAMPLE].tobytes()
     return tensor.dtype, tuple(int(d) for d in tensor.shape.numpy()), sample
+
+
+def _bytes_of(tensor: ir.TensorProtocol) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
 
 
 def _dedup(graph: ir.Graph, outer: dict[tuple[_Key, bytes], ir.Value],
@@ -87,7 +95,7 @@ def digest(tensor: ir.TensorProtocol) -> bytes:
                 state.update(chunk)
                 left -= len(chunk)
     elif tensor.dtype.bitwidth >= 8:
-        state.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+        state.update(_bytes_of(tensor).data)
     else:
         state.update(tensor.tobytes())
     return state.digest()

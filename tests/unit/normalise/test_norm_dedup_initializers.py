@@ -43,6 +43,22 @@ def test_initializers_that_differ_stay(p: np.ndarray, q: np.ndarray) -> None:
     assert dedup(False, p=p, q=q) == {"p", "q"}
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("changed", [0, 4096, 8191, None])  # beside, in and beside the bytes looked at first
+def test_large_ones_are_compared_whole(changed: int | None, mapped: bool, tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[8192] x) => (float[8192] y) { a = Add(x, p)  y = Add(a, q) }""")
+    other = np.ones(8192, np.float32)
+    if changed is not None:
+        other[changed] = 2
+    for name, array in (("p", np.ones(8192, np.float32)), ("q", other)):
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(proto, str(tmp_path / "m.onnx"), save_as_external_data=mapped, location="d")
+    model = load(tmp_path / "m.onnx")
+    assert DedupInitializers().run(model, PassContext()).modified == (changed is None)
+    assert set(model.graph.initializers) == ({"p"} if changed is None else {"p", "q"})
+
+
 def test_mapped_copies_are_found_without_reading_the_others(tmp_path: Path) -> None:
     proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         g (float[8] x) => (float[8] y) { a = Add(x, p)  b = Add(a, q)  y = MatMul(b, alone) }""")
