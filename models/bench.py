@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
 from models import report
 from models.cases import GROUPS, Case, cases
+from models.compile_times import compile_times
 from models.overhead import Overhead, measure
-from models.pipeline import OUT, Outcome, run_case
+from models.pipeline import Outcome, run_case
 from tilegraph.bench.kinds import KINDS, PYTHON_VARIABLE, find
 from tilegraph.errors import TilegraphError, UsageError
 
 CONSTANTS = (0, 30, 200)
-# The BERT layer: seconds allowed for `optimize` with an empty and with a filled kernel cache.
-COLD_S, WARM_S = 10.0, 3.0
 README = Path(__file__).resolve().parents[1] / "README.md"
 MEASUREMENTS = README.parent / "docs" / "measurements.md"
 
@@ -124,27 +120,6 @@ def _chosen(only: str | None, names: list[str]) -> list[Case]:
     if unknown:
         raise SystemExit(f"no case {', '.join(sorted(unknown))}; there are: {', '.join(c.name for c in found)}")
     return [c for c in found if not names or c.name in names]
-
-
-def compile_times() -> list[str]:
-    """`tilegraph optimize` of the BERT layer as a user runs it: a new process, first with an empty kernel cache."""
-    case = next(c for c in cases("built") if c.name == "bert_128")
-    path = case.path()
-    lines: list[str] = []
-    code = ("import sys, time; s = time.perf_counter(); from tilegraph.compiler import optimize; "
-            "optimize(sys.argv[1], target='cpu').save(sys.argv[2], force=True); print(time.perf_counter() - s)")
-    with tempfile.TemporaryDirectory(prefix="tilegraph-cache-") as cache:
-        environment = {**os.environ, "TILEGRAPH_CACHE_DIR": cache}
-        for label, limit in (("empty", COLD_S), ("filled", WARM_S)):
-            done = subprocess.run([sys.executable, "-c", code, str(path), str(OUT / "compile.tilegraph")],
-                                  capture_output=True, text=True, env=environment, check=False)
-            if done.returncode:
-                return [*lines, f"optimize of the BERT layer: failed: {done.stderr.strip().splitlines()[-1:]}"]
-            taken = float(done.stdout.split()[-1])
-            verdict = "pass" if taken <= limit else "short"
-            lines.append(f"optimize of the BERT layer with {'an' if label == 'empty' else 'a'} {label} kernel cache: "
-                         f"{taken:.1f} s, {limit:g} allowed: {verdict}")
-    return lines
 
 
 if __name__ == "__main__":
