@@ -41,7 +41,7 @@ UNARY: dict[str, tuple[str, ...]] = {
     "LeakyRelu": ("float32", "float16"),
     "ThresholdedRelu": ("float32", "float16"),
     "HardSigmoid": ("float32", "float16"),
-    "HardSwish": ("float32", "float16"),
+    "HardSwish": FLOATS,
     "Shrink": ("float32", "float16", "int8", "int16", "uint8", "uint16"),
     "Identity": (*FLOATS, *INTEGERS, "bool"),
     "BitwiseNot": INTEGERS,

@@ -67,8 +67,9 @@ def _hard_sigmoid(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -
 
 
 def _hard_swish(m: Math[V], x: V) -> V:
+    """x times HardSigmoid, whose alpha is an attribute and so a float32 for float64 values, too (the function's body)."""
     x = m.share(x)
-    line = m.add(m.mul(x, like(m, x, 1.0 / 6.0)), like(m, x, 0.5))
+    line = m.add(m.mul(x, like(m, x, 0.1666666716337204)), like(m, x, 0.5))
     return m.mul(x, at_least(m, at_most(m, line, 1.0), 0.0))
 
 
