@@ -67,7 +67,7 @@ def _hard_sigmoid(m: Math[Any], args: list[Any], attrs: Attrs, out_dtype: str) -
 
 
 def _hard_swish(m: Math[V], x: V) -> V:
-    """x times HardSigmoid, whose alpha is an attribute and so a float32 for float64 values, too (the function's body)."""
+    """x times HardSigmoid with alpha a float32, also for float64 values: in the function body it is an attribute."""
     x = m.share(x)
     line = m.add(m.mul(x, like(m, x, 0.1666666716337204)), like(m, x, 0.5))
     return m.mul(x, at_least(m, at_most(m, line, 1.0), 0.0))
