@@ -69,7 +69,7 @@ class Packer:
 
     def filters(self, value: ir.Value, how: Filters) -> ir.Value:
         """The initializer that holds `value`, a constant of a convolution or of a matrix, laid out so; or `Decline`."""
-        if value.const_value is None or value.shape is None:
+        if value.const_value is None or value.shape is None or value.is_graph_input():
             raise Decline(f"the weights {value.name} are not constant")
         if how.kind in TABLES:
             return self._once(value, (how,), f"{how.kind}{how.panel}", table_extents(value.shape.numpy(), how),

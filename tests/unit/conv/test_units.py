@@ -112,6 +112,8 @@ def test_normalisation_joins_the_window_before_it() -> None:
 @pytest.mark.parametrize(("text", "op", "reason"), [
     ("(float[1,16,8,8] x, float[16,16,3,3] w) => (float[1,16,6,6] y) { y = Conv(x, w) }", "Conv",
      "the weights w are not constant"),
+    (f"(float[1,16,8,8] x, float[40] b) => (float[1,40,6,6] y) {{ {weights('w', 40, 16, 3, 3)} y = Conv(x, w, b) }}",
+     "Conv", "the bias b is not constant, and its 40 filters"),
     (f"(float[1,4,8,8,8] x) => (float[1,4,8,8,8] y) {{ {weights('w', 4, 4, 1, 1, 1)} y = Conv(x, w) }}", "Conv",
      "rank 5"),
     (f"(float[1,15,8,8] x) => (float[1,15,6,6] y) {{ {weights('w', 15, 5, 3, 3)} y = Conv<group = 3>(x, w) }}", "Conv",
