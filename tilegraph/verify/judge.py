@@ -27,7 +27,7 @@ from tilegraph.verify.compare import (
     shape_problem,
     wide,
 )
-from tilegraph.verify.draws import WITHIN, Draws
+from tilegraph.verify.draws import FEW, WITHIN, WITHIN_FEW, Draws
 from tilegraph.verify.inputs import load_for_analysis
 from tilegraph.verify.ladder import EXPECTED, ORT_DOUBLE, ORT_SAME, REFERENCE_DOUBLE, Ladder, expose, write
 from tilegraph.verify.result import OutputResult
@@ -279,7 +279,8 @@ class Judge:
             return False
         worst = max((max_error(wide(m.given), m.reference) for m in group if m.given.shape == m.reference.shape),
                     default=0.0)
-        return atol < worst <= WITHIN * atol
+        few = sum(m.given.size for m in group) <= FEW
+        return atol < worst <= (WITHIN_FEW if few else WITHIN) * atol
 
     def _drawn(self, result: OutputResult, name: str, position: int, computed: np.dtype[Any]) -> float:
         """ONNX Runtime's error in output `name` on inputs whose last bits are moved."""

@@ -59,30 +59,34 @@ def test_where_steps_are_rounded_the_bound_is_twice_what_a_last_bit_of_the_input
     assert not verdict(0.0206)
 
 
-@pytest.mark.parametrize(("rung", "drawn", "error", "verdict", "asked"), [
-    (ORT_DOUBLE, 1.6e-4, 1.9e-4, True, False),  # in the bound that one draw gives
-    (ORT_DOUBLE, 1.6e-4, 3.1e-4, True, True),
-    (ORT_DOUBLE, 1.6e-4, 3.3e-4, False, True),
-    (ORT_DOUBLE, 0.5e-4, 2.1e-4, False, True),  # smaller errors take nothing away, and give nothing
-    (ORT_DOUBLE, 9e-4, 8.5e-4, False, False),  # far out: no error of ONNX Runtime's excuses it
-    (EXPECTED, 1.6e-4, 3.1e-4, False, False),  # outputs that were given belong to one set of inputs
+@pytest.mark.parametrize(("rung", "times", "drawn", "error", "verdict", "asked"), [
+    (ORT_DOUBLE, 8, 1.6e-4, 1.9e-4, True, False),  # in the bound that one draw gives
+    (ORT_DOUBLE, 8, 1.6e-4, 3.1e-4, True, True),
+    (ORT_DOUBLE, 8, 1.6e-4, 3.3e-4, False, True),
+    (ORT_DOUBLE, 8, 0.5e-4, 2.1e-4, False, True),  # smaller errors take nothing away, and give nothing
+    (ORT_DOUBLE, 8, 9e-4, 8.5e-4, False, False),  # far out: no error of ONNX Runtime's excuses it
+    (ORT_DOUBLE, 1, 9e-4, 8.5e-4, True, True),  # of three values one draw tells little
+    (ORT_DOUBLE, 1, 4e-4, 8.5e-4, False, True),
+    (ORT_DOUBLE, 1, 9e-3, 1.4e-2, False, False),
+    (EXPECTED, 8, 1.6e-4, 3.1e-4, False, False),  # outputs that were given belong to one set of inputs
 ])
-def test_an_answer_just_out_of_its_bound_is_held_to_more_draws(rung: str, drawn: float, error: float, verdict: bool,
-                                                               asked: bool) -> None:
-    def off(by: float) -> np.ndarray:
-        return (EXACT + np.array([by, 0.0, 0.0])).astype(np.float32)
+def test_an_answer_just_out_of_its_bound_is_held_to_more_draws(rung: str, times: int, drawn: float, error: float,
+                                                               verdict: bool, asked: bool) -> None:
+    whole = np.tile(EXACT, times)
+
+    def off(by: float, values: np.ndarray = whole) -> np.ndarray:
+        return (values + np.eye(1, values.size)[0] * by).astype(np.float32)
 
     class Stub:
         asked = False
 
         def pairs(self) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
             self.asked = True
-            moved = EXACT * 1.5
-            return [([moved.astype(np.float32)], [moved]),
-                    ([(moved + np.array([0.0, drawn, 0.0])).astype(np.float32)], [moved])]
+            moved = whole * 1.5
+            return [([off(0, moved)], [moved]), ([off(drawn, moved)], [moved])]
 
-    expected = {"y": EXACT} if rung == EXPECTED else {}
-    sample = Sample({}, "x=3", [off(1e-4)], double=None if expected else (rung, [EXACT]))
+    expected = {"y": whole} if rung == EXPECTED else {}
+    sample = Sample({}, "x=3", [off(1e-4)], double=None if expected else (rung, [whole]))
     judge = Judge(MODEL, Path("g.onnx"), [sample], None, None, 1, False, expected, 0.0)
     stub = judge._draws = Stub()  # type: ignore[assignment]
     (result,) = judge.compare("optimized", ["y"], [{"y": off(error)}])
