@@ -68,6 +68,19 @@ def nudged(feeds: Mapping[str, Any], kinds: tuple[type, ...] = (np.float16, np.f
     return moved
 
 
+def shrunk(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Inputs of the same kind: each float smaller by up to 1 %, which keeps it in the range of most operators. Integers
+    (also in floats: masks, steps) stay."""
+    rng = np.random.default_rng(seed)
+    moved: dict[str, Any] = {}
+    for name, value in feeds.items():
+        if isinstance(value, np.ndarray) and value.dtype in (np.float16, np.float32, np.float64):
+            factor = np.asarray(1 - rng.random(value.shape) * 0.01, value.dtype)
+            value = np.where(np.isfinite(value) & (value != np.rint(value)), value * factor, value)
+        moved[name] = value
+    return moved
+
+
 def load_for_analysis(model_path: str | Path) -> ir.Model:
     """A private copy of the model with its functions inlined and shapes inferred. Weights stay memory-mapped."""
     model = read_model(model_path)

@@ -283,7 +283,7 @@ class Judge:
         return atol < worst <= (WITHIN_FEW if few else WITHIN) * atol
 
     def _drawn(self, result: OutputResult, name: str, position: int, computed: np.dtype[Any]) -> float:
-        """ONNX Runtime's error in output `name` on inputs whose last bits are moved."""
+        """ONNX Runtime's error in output `name` on inputs that are moved a little."""
         found, count = 0.0, 0
         for plain, double in self._draws.pairs():
             exact = flatten(name, double[position])
@@ -294,7 +294,7 @@ class Judge:
                 if not implausible(wide(reference), ort, self._quantised, computed):
                     found, count = max(found, max_error(wide(ort), wide(reference))), count + 1
         if count:
-            result.notes.append(f"ORT's own error was drawn {count} more times, on inputs with their last bits moved")
+            result.notes.append(f"ORT's own error was drawn {count} more times, on inputs moved a little")
         return found
 
     def _choose(self, index: int, key: str, ort: Array, double: Array | None,

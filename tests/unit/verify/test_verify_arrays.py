@@ -116,6 +116,21 @@ def test_nudged_inputs_are_the_neighbours_and_nothing_else() -> None:
     assert moved["x"].dtype == np.float32
 
 
+def test_shrunk_inputs_are_smaller_by_up_to_a_hundredth_and_integers_stay() -> None:
+    from tilegraph.verify.inputs import shrunk
+
+    x = np.tile(np.array([1.0, -10000.0, 0.0, np.inf, np.nan, 0.5, -2.75], np.float32), 50)
+    feeds = {"x": x, "ids": np.arange(5)}
+    moved = shrunk(feeds, seed=1)
+    assert moved["ids"] is feeds["ids"]
+    assert moved["x"].dtype == np.float32
+    kept = np.tile([True] * 5 + [False] * 2, 50)
+    np.testing.assert_array_equal(moved["x"][kept], x[kept])
+    ratio = moved["x"][~kept] / x[~kept]
+    assert ((ratio >= 0.99) & (ratio <= 1)).all()
+    assert np.ptp(ratio) > 0.005
+
+
 def test_an_input_with_a_default_may_be_given_or_left_out() -> None:
     value = ir.Value(name="s", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64),
                      const_value=ir.tensor(np.array([0])))
