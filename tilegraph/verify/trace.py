@@ -117,7 +117,7 @@ def precision(output: ir.Value) -> np.dtype[Any] | None:
         if node is None or node.op_type == "Constant":
             continue
         sources = [v for v in node.inputs if v is not None and _float_of(v) is not None]
-        here = _float_of(value)
+        here = np.dtype(np.float32) if _stashes_float32(node) else _float_of(value)
         if node.op_type in ("Cast", "CastLike"):
             sources = sources[:1]
             before = _float_of(sources[0]) if sources else None
@@ -131,6 +131,14 @@ def precision(output: ir.Value) -> np.dtype[Any] | None:
                 seen.add(id(source))
                 queue.append(source)
     return found
+
+
+def _stashes_float32(node: ir.Node) -> bool:
+    """Whether float64 values are rounded to float32 inside: stash_type, which the engines heed here only."""
+    stash = node.attributes.get("stash_type")
+    return node.op_type == "GroupNormalization" and node.domain == "" and node.outputs[0].dtype == ir.DataType.DOUBLE \
+        and node.graph is not None and (node.graph.opset_imports.get("") or 0) >= 21 \
+        and (stash is None or stash.as_int() == ir.DataType.FLOAT)
 
 
 def _float_of(value: ir.Value) -> np.dtype[Any] | None:

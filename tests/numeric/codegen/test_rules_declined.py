@@ -85,6 +85,8 @@ DECLINED = {
                                   "y = Resize<mode=\"linear\">(x, , , s) }", "linear Resize of uint8"),
     "channels that no group holds": (21, "(float[2,5,3] x, float[5] s, float[5] b) => (float[2,5,3] y) { "
                                      "y = GroupNormalization<num_groups=2>(x, s, b) }", "5 channels in 2 groups"),
+    "rows in float64": (21, "(float[2,4,3] x, float[4] s, float[4] b) => (float[2,4,3] y) { "
+                        "y = GroupNormalization<num_groups=2, stash_type=11>(x, s, b) }", "in the type 11"),
     "a deviation that is read": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s) => (float[2,3,7] y, float[2,3,1] m) "
                                  "{ y, m = com.microsoft.SkipLayerNormalization(x, z, s) }",
                                  "the mean or deviation output of a skip normalisation is used"),

@@ -11,6 +11,7 @@ from tilegraph.verify.trace import (
     has_quantised_arithmetic,
     index_origin,
     is_quantised,
+    precision,
     random_ops,
     ties,
 )
@@ -43,6 +44,14 @@ def test_index_outputs(body: str, kind: str | None) -> None:
 def test_quantised_outputs(body: str, wanted: bool) -> None:
     model = parse("g (float[n, m] x) => (uint8 y) { " + body + " }", **AXES)
     assert is_quantised(model.graph.outputs[0]) is wanted
+
+
+@pytest.mark.parametrize(("opset", "attributes", "digits"), [
+    (18, "", "float64"), (21, "", "float32"), (21, ", stash_type = 1", "float32"), (21, ", stash_type = 11", "float64")])
+def test_float64_rows_that_are_normalised_in_float32(opset: int, attributes: str, digits: str) -> None:
+    model = parse(f"g (double[n, 4, m] x, double[4] s) => (double[n, 4, m] y) {{ "
+                  f"y = GroupNormalization<num_groups = 4{attributes}>(x, s, s) }}", opset=opset)
+    assert precision(model.graph.outputs[0]) == np.dtype(digits)
 
 
 def test_quantised_arithmetic_and_random_ops() -> None:

@@ -12,9 +12,10 @@ from onnx_ir.passes.common import ShapeInferencePass
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 
 
-def parse(text: str, **weights: np.ndarray[Any, Any]) -> ir.Model:
+def parse(text: str, opset: int = 21, **weights: np.ndarray[Any, Any]) -> ir.Model:
     """The model `text` with `weights` as initializers and shapes inferred."""
     model = parser.parse_model(HEAD + text)
+    model.opset_import[0].version = opset
     for name, array in weights.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     return ShapeInferencePass()(ir.serde.deserialize_model(model)).model

@@ -257,6 +257,9 @@ def _group_norm(c: NodeContext) -> list[Prim]:
     if per_group is None:
         raise c.decline(f"{x.shape[1]} channels in {groups} groups")
     grouped: Shape = (x.shape[0], Dim.of(groups), per_group, *x.shape[2:])
+    if c.opset >= 21 and int(c.attr("stash_type", 1)) != 1:
+        raise c.decline(f"its rows are normalised in the type {c.attr('stash_type')} (stash_type), not in float32")
+    # float64 values are normalised in float64, although ONNX Runtime rounds them to float32 (stash_type 1) first.
     normal, _, _ = normalise(c, reshape(x, grouped), list(range(2, rank + 1)), float(c.attr("epsilon", 1e-5)))
     if c.opset < 21 and c.arg(1).shape == (Dim.of(groups),):  # opset 18: scale and bias per group
         scale, bias = (reshape(c.arg(i), (Dim.of(groups), *([Dim.of(1)] * (rank - 1)))) for i in (1, 2))
