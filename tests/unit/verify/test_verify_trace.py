@@ -47,7 +47,8 @@ def test_quantised_outputs(body: str, wanted: bool) -> None:
 
 
 @pytest.mark.parametrize(("opset", "attributes", "digits"), [
-    (18, "", "float64"), (21, "", "float32"), (21, ", stash_type = 1", "float32"), (21, ", stash_type = 11", "float64")])
+    (18, "", "float64"), (21, "", "float32"), (21, ", stash_type = 1", "float32"),
+    (21, ", stash_type = 11", "float64")])
 def test_float64_rows_that_are_normalised_in_float32(opset: int, attributes: str, digits: str) -> None:
     model = parse(f"g (double[n, 4, m] x, double[4] s) => (double[n, 4, m] y) {{ "
                   f"y = GroupNormalization<num_groups = 4{attributes}>(x, s, s) }}", opset=opset)
