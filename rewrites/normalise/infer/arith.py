@@ -154,24 +154,25 @@ def remainder(left: MaybeDim, right: MaybeDim) -> MaybeDim:
 def broadcast_dim(left: MaybeDim, right: MaybeDim) -> MaybeDim:
     """The extent of a broadcast of two; None when the runs in which it is valid do not agree on one.
 
-    An integer other than 1 wins over anything unknown. Of two different expressions one wins only if it is proved to
-    be the larger (a clipped slice against the length it was meant to have): every valid run gives that one, except
-    that an empty extent against 1 gives an empty one.
+    An integer other than 1 wins over anything unknown, and everything over 1. Of two different expressions one wins only
+    if it is proved to be the larger (a clipped slice against the length it was meant to have), and that it is not 1
+    where the other one is empty, which wins there.
     """
     if left is not None and right is not None:
         if left == right:
             return left
         if left == 1:
-            return left if not right.is_static and at_most(right, left) else right
+            return right
         if right == 1:
-            return right if not left.is_static and at_most(left, right) else left
+            return left
         if left.is_static:
             return left if not right.is_static else None
         if right.is_static:
             return right
-        if at_most(left, right):
-            return right
-        return left if at_most(right, left) else None
+        for small, large in ((left, right), (right, left)):
+            if at_most(small, large) and at_most(smallest(large, Dim.of(1)), small):
+                return large
+        return None
     known = left if left is not None else right
     return known if known is not None and known.is_static and known != 1 else None
 
