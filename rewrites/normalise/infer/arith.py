@@ -154,9 +154,9 @@ def remainder(left: MaybeDim, right: MaybeDim) -> MaybeDim:
 def broadcast_dim(left: MaybeDim, right: MaybeDim) -> MaybeDim:
     """The extent of a broadcast of two; None when the runs in which it is valid do not agree on one.
 
-    An integer other than 1 wins over anything unknown, and everything over 1. Of two different expressions one wins only
-    if it is proved to be the larger (a clipped slice against the length it was meant to have), and that it is not 1
-    where the other one is empty, which wins there.
+    An integer other than 1 wins over anything unknown, and everything over 1. Of two different expressions one wins
+    only if it is proved to be the larger (a clipped slice against the length it was meant to have), and not 1 where the
+    other one is 0, which would win.
     """
     if left is not None and right is not None:
         if left == right:

@@ -84,7 +84,8 @@ def test_broadcast_of_what_is_unknown() -> None:
     one, four = Dim.of(1), Dim.of(4)
     cases = [((None, four), four), ((None, one), None), ((None, S), None), ((S, P), None), ((S, one), S), ((S, S), S),
              ((S, four), four), ((S, Dim.min(S, 512)), S), ((S, S // 2), None),
-             ((one, (Dim.min(S, 1) + 1) // 2), (Dim.min(S, 1) + 1) // 2), ((None, None), None), ((Dim.of(3), four), None)]
+             ((one, (Dim.min(S, 1) + 1) // 2), (Dim.min(S, 1) + 1) // 2), ((None, None), None),
+             ((Dim.of(3), four), None)]
     for (a, b), expected in cases:
         assert arith.broadcast_dim(a, b) == expected
         assert arith.broadcast_dim(b, a) == expected
