@@ -159,6 +159,30 @@ def _room_for_ceil(ceil_mode: int | None, around: list[tuple[int, int]], spatial
     return found
 
 
+class Pad(OpRun):  # type: ignore[misc,unused-ignore]
+    """Negative pads, too, which take elements away."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, given: Array | None = None, constant: Any = None, axes: Array | None = None,
+             mode: str | None = None, pads: Any = None, value: float | None = None) -> tuple[Array]:
+        """Inputs from opset 11 on, attributes before."""
+        flat = [int(n) for n in (pads if given is None else given)]
+        names = range(x.ndim) if axes is None else [int(a) % x.ndim for a in axes]
+        around = [(0, 0)] * x.ndim
+        for k, axis in enumerate(names):
+            around[axis] = flat[k], flat[k + len(names)]
+        if mode not in (None, "constant"):
+            if min(flat, default=0) < 0:
+                raise NotImplementedError(f"negative pads of mode {mode}")
+            return (np.pad(x, around, mode=mode),)  # type: ignore[call-overload]
+        # One end may take away what the other one adds, so padding comes first.
+        wide = np.pad(x, [(max(a, 0), max(b, 0)) for a, b in around],
+                      constant_values=x.dtype.type(0) if (fill := value if constant is None else constant) is None
+                      else np.asarray(fill, x.dtype).reshape(()))
+        return (wide[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(wide.shape, around, strict=True))],)
+
+
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -171,4 +195,4 @@ class Erf(OpRun):  # type: ignore[misc,unused-ignore]
         return (_erf(x).astype(x.dtype),)
 
 
-OPS = (BatchNormalization, Conv, Erf, GlobalAveragePool, GlobalMaxPool, LRN, MaxPool)
+OPS = (BatchNormalization, Conv, Erf, GlobalAveragePool, GlobalMaxPool, LRN, MaxPool, Pad)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime as ort
 import pytest
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from verify_pairs import Pairs
 
@@ -49,6 +51,23 @@ def test_the_reference_has_the_digits_of_float64(op: str) -> None:
     (y,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, {"x": x})
     assert y.dtype == np.float64
     assert np.mean(y == y.astype(F)) < 0.1
+
+
+@pytest.mark.parametrize(("opset", "axes", "mode", "pads"), [
+    (11, None, "constant", [-1, 2, 0, 1, -2, -1]), (18, [-1, 0, 1], "constant", [2, -1, 0, -3, 1, 1]),
+    (13, None, "constant", [-2, 0, 0, 2, 0, 0]), (19, None, "wrap", [1, 0, 2, 1, 0, 2]),
+    (13, None, "reflect", [1, 0, 2, 1, 0, 2]), (13, None, "edge", [1, 0, 2, 1, 0, 2])])
+def test_the_reference_pads_as_onnx_runtime(opset: int, axes: list[int] | None, mode: str, pads: list[int]) -> None:
+    node = helper.make_node("Pad", ["x", "pads", "value", *(["axes"] if axes else [])], ["y"], mode=mode)
+    given = [numpy_helper.from_array(np.array(pads), "pads"), numpy_helper.from_array(F(1.5), "value"),
+             *([numpy_helper.from_array(np.array(axes), "axes")] if axes else [])]
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, [3, 4, 5])],
+                              [helper.make_tensor_value_info("y", 1, None)], given)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    x = RNG.standard_normal((3, 4, 5)).astype(F)
+    (theirs,) = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    (found,) = ReferenceEvaluator(model, new_ops=list(OPS)).run(None, {"x": x})
+    np.testing.assert_array_equal(found, theirs)
 
 
 def test_draws_are_of_other_inputs_with_references_of_their_own(make: Pairs) -> None:
