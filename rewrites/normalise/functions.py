@@ -1,8 +1,9 @@
 """Operators that are replaced by their function bodies, as the ONNX specification defines them.
 
 Handles: those that ONNX Runtime's CPU provider has no kernel for: it would inline the same body itself, after our
-provider has taken its nodes (losses), or could not run them at all (SwiGLU). A body may depend on which inputs there
-are and on their types, so shapes are inferred first, and again for operators inside of bodies.
+provider has taken its nodes (losses), or could not run them at all (SwiGLU, and the steps of optimizers, whose bodies
+are in optimizers.py). A body may depend on which inputs there are and on their types, so shapes are inferred first, and
+again for operators inside of bodies.
 
 Refused: a node whose inputs' element types are unknown; a body that is written for another opset in which one of its
 operators means something else.
@@ -20,6 +21,8 @@ from onnx_ir.passes.common import InlinePass
 from tilegraph.io.walk import all_graphs
 from tilegraph.passes.base import Pass, PassContext, PassResult
 from tilegraph.rewrites.normalise.edit import is_op
+from tilegraph.rewrites.normalise.optimizers import DOMAIN as TRAINING
+from tilegraph.rewrites.normalise.optimizers import optimizer_body
 from tilegraph.rewrites.normalise.shapes import Shapes
 
 EXPANDED = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "SwiGLU")
@@ -33,7 +36,7 @@ class ExpandFunctions(Pass):
         modified = False
         refused: set[ir.Node] = set()
         while found := [n for g in all_graphs(model) for n in g
-                        if any(is_op(n, op) for op in EXPANDED) and n not in refused]:
+                        if (is_op(n, *EXPANDED) or n.domain == TRAINING) and n not in refused]:
             Shapes().run(model, PassContext())
             taken = 0
             for k, node in enumerate(found):
@@ -54,6 +57,8 @@ class ExpandFunctions(Pass):
                 InlinePass()(model)
                 model.graph.opset_imports.pop(_DOMAIN, None)
                 modified = True
+        if modified and not refused:
+            model.graph.opset_imports.pop(TRAINING, None)
         return PassResult(modified)
 
 
@@ -63,6 +68,11 @@ class _Refusal(Exception):
 
 def _body(node: ir.Node, opset: int) -> ir.Function:
     """The function that defines `node`, its default attributes made explicit."""
+    if node.domain == TRAINING:
+        step = optimizer_body(node, opset)
+        if isinstance(step, str):
+            raise _Refusal(step)
+        return ir.serde.deserialize_function(step)
     if not defs.has(node.op_type, opset, ""):
         raise _Refusal(f"ONNX has no such operator at opset {opset}")
     schema: Any = defs.get_schema(node.op_type, opset, "")  # the type stubs lack the functions

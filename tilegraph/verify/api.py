@@ -27,6 +27,7 @@ from tilegraph.verify.requested import requested
 from tilegraph.verify.result import VerifyResult
 from tilegraph.verify.run import Feeds, MemoryShort, ModelRun, RunFailure, Runner, Value, open_runner
 from tilegraph.verify.source import Candidate, candidates, frozen_dims, original_path
+from tilegraph.verify.written import as_ort_runs
 
 CANDIDATE_LIMIT_S = 60.0  # plus 100 times what the original took
 
@@ -61,13 +62,14 @@ def verify(original: str | Path, optimized: str | Path, *, inputs: str | Path | 
     result = VerifyResult(str(original), str(optimized), seed=seed, versions=_versions())
     if inputs is None and (frozen := frozen_dims(optimized)):
         dims = {**frozen, **(dims or {})}
-    job.load(inputs, dims)
-    try:
-        return _compared(job, result, optimized, rtol, atol, reference_limit)
-    except MemoryShort as short:
-        raise NotEnoughMemory(
-            f"{original}: {job.doing}: {short}; about {gigabytes(job.live)} of values are alive at once. End other "
-            "programs, or give smaller inputs (--dim, --inputs)") from short
+    with tempfile.TemporaryDirectory(prefix="tilegraph-verify-") as folder:
+        job.load(inputs, dims, Path(folder))
+        try:
+            return _compared(job, result, optimized, rtol, atol, reference_limit)
+        except MemoryShort as short:
+            raise NotEnoughMemory(
+                f"{original}: {job.doing}: {short}; about {gigabytes(job.live)} of values are alive at once. End other "
+                "programs, or give smaller inputs (--dim, --inputs)") from short
 
 
 def _compared(job: _Job, result: VerifyResult, optimized: str | Path, rtol: float | None, atol: float | None,
@@ -113,17 +115,20 @@ class _Job:
     doing: str = ""  # for messages
     worked: int | None = None  # the place of the sizes that the original last accepted
 
-    def load(self, inputs: str | Path | Mapping[str, Any] | None, dims: GivenDims | None) -> None:
-        """Reads the model and the given inputs, or prepares the makers of random ones."""
+    def load(self, inputs: str | Path | Mapping[str, Any] | None, dims: GivenDims | None, folder: Path) -> None:
+        """Reads the model and the given inputs, or prepares the makers of random ones. Files go to `folder`."""
         self.model = load_for_analysis(self.original)
+        self.original, written = as_ort_runs(self.model, self.original, folder)
         self.large = weight_bytes(self.model) > LARGE_BYTES
         self.maker: InputMaker | None = None
         self.given: Feeds | None = None
         if inputs is None:
             self.maker = InputMaker(self.model, dims)
+            self.notes = written
             return
         names = [v.name or "" for v in self.model.graph.outputs]
         self.given, self.expected, self.notes = given_arrays(inputs, list(self.model.graph.inputs), names)
+        self.notes += written
 
     def _run_of(self, path: Path, *, optimize: bool = False, plugin: bool = False) -> ModelRun:
         return ModelRun(str(path), optimize=optimize, plugin=plugin, threads=self.threads, prepacking=not self.large,
