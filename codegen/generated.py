@@ -14,13 +14,25 @@ class Packed:
     """How a kernel reads a constant float32 matrix [k, n], or [n, k] if `transposed`, of input `slot`.
 
     As [panel][k][column in the panel], `panel` columns each; as "bfloat16" [panel][k/2][column][2], k filled up to an
-    even number with a zero.
+    even number with a zero. `behind`: the inputs whose matrices follow as panels of their own, and whether each is
+    transposed; the kernel has no pointers to those.
     """
 
     slot: int
     panel: int
     transposed: bool
     dtype: str = "float32"
+    behind: tuple[tuple[int, bool], ...] = ()
+
+    @property
+    def matrices(self) -> tuple[tuple[int, bool], ...]:
+        """(input, transposed) of all."""
+        return ((self.slot, self.transposed), *self.behind)
+
+    @staticmethod
+    def from_json(data: list[Any]) -> Packed:
+        slot, panel, transposed, dtype, behind = data
+        return Packed(slot, panel, transposed, dtype, tuple((k, turned) for k, turned in behind))
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,7 @@ class Kernel:
     def from_json(data: dict[str, Any]) -> Kernel:
         return Kernel(data["symbol"], tuple(data["slots"]), tuple(data["outputs"]), tuple(data["sizes"]),
                       Dim.from_json(data["extent"]), data["align"], Dim.from_json(data["scratch"]),
-                      Dim.from_json(data["grain"]), tuple(Packed(*p) for p in data["packed"]),
+                      Dim.from_json(data["grain"]), tuple(map(Packed.from_json, data["packed"])),
                       tuple((slot, Filters.from_json(how)) for slot, how in data["filters"]),
                       tuple(data["features"]),
                       tuple((Dim.from_json(a), Dim.from_json(b)) for a, b in data["equal"]),

@@ -66,7 +66,7 @@ def _multiplications(function: ir.Function) -> tuple[Dim, float]:
     match function.name.partition("_")[0]:
         case "Gemm":
             gemm = plan_gemm(lower_gemm(*body))
-            return gemm.m * (gemm.n * gemm.depth), _FASTER.get(gemm.precision, 1.0)
+            return gemm.m * (gemm.columns * gemm.depth), _FASTER.get(gemm.precision, 1.0)
         case "Conv" | "ConvFast":
             conv = plan_conv(lower_conv(*body))
             return conv.multiplications() if conv.weights_slot is not None else Dim.of(0), 1.0

@@ -5,7 +5,8 @@ the left operand is read where it is. A unit of work is a block of rows times a 
 the level 2 cache. Within it, groups of rows times the panel's vectors are accumulated in registers, `CHUNK` steps of
 k at a time: the layout of Goto and van de Geijn 2008 without packing of the left operand, as a group's rows stay in the
 caches anyway. The group then goes through memory to the epilogue, which costs little beside its multiplications. Where
-there are several matrices, a unit is a panel of each, with which a group of rows is multiplied in turn.
+there are several matrices, a unit is a panel of each, with which a group of rows is multiplied in turn. Products of the
+same rows with results of their own are the panels of one after those of another; only the epilogue asks whose one is.
 """
 
 from __future__ import annotations
@@ -61,8 +62,6 @@ class ProductKernel:
         if space.schedule.vectors is not None:
             self.tile = replace(self.tile, vectors=space.schedule.vectors)
         self.e = Emitter()
-        self.result = self.e.output(0, space.stored)
-        self.leaves = [inst for inst in insts(space.value) if isinstance(inst, Product)]
         self.parts = len(space.matrices)
         self.depth = space.depth  # steps of k
         self.dtype = "float32"  # of what a step reads
@@ -72,7 +71,7 @@ class ProductKernel:
         e, space, tile = self.e, self.space, self.tile
         self.left = e.input(space.left_slot, self.left_stored)
         self.open()
-        panels = -(-space.n // tile.panel)
+        panels = sum(self._panels(one) for one in space.members)
         self.block = space.schedule.rows or block_rows(panels)
         blocks = space.m.ceildiv(self.block)
         with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
@@ -80,7 +79,7 @@ class ProductKernel:
             first = e.share(t.Mul(t.Div(u, e.i64(panels)), e.i64(self.block)))
             rows = e.share(t.Min(t.Sub(e.dim(space.m), first), e.i64(self.block)))
             self.start(u, p, first, rows)
-            if panels * tile.panel == space.n:
+            if space.beside or panels * tile.panel == space.n:
                 self._unit(p, first, rows, tile.panel)
             elif panels == 1:
                 self._unit(p, first, rows, space.n)
@@ -99,8 +98,12 @@ class ProductKernel:
 
     @property
     def packed(self) -> tuple[Packed, ...]:
-        space = self.space
-        return tuple(Packed(m.slot, self.tile.panel, m.transposed, space.precision) for m in space.matrices)
+        space, panel = self.space, self.tile.panel
+        behind = tuple((one.right_slot, one.transposed) for one in space.beside)
+        return tuple(Packed(m.slot, panel, m.transposed, space.precision, behind) for m in space.matrices)
+
+    def _panels(self, space: GemmSpace) -> int:
+        return -(-space.n // self.tile.panel)
 
     # -- a block of rows times a panel ------------------------------------------------------------------------
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
@@ -183,13 +186,32 @@ class ProductKernel:
         """What is stored of the products `made`, which begin at `at`, row by row."""
         e = self.e
         self.apart = rows * self.vectors * self.tile.lanes
-        with e.loop("r", rows) as r:
-            self.row = e.share(t.Add(row, r))
-            e.set_loops(self.space.rows, self.row)
-            line = t.Mul(r, e.i64(self.vectors * self.tile.lanes))
-            line = e.share(line if at is None else t.Add(at, line))
-            for start, lanes in _pieces(columns, self.tile.lanes):
-                self._epilogue(made, t.Add(line, e.i64(start)), e.share(t.Add(column, e.i64(start))), lanes)
+        for number, space, first, count in self._targets(column, columns):
+            with e.loop("r", rows) as r:
+                self.row = e.share(t.Add(row, r))
+                e.set_loops(space.rows, self.row)
+                line = t.Mul(r, e.i64(self.vectors * self.tile.lanes))
+                line = e.share(line if at is None else t.Add(at, line))
+                for start, lanes in _pieces(count, self.tile.lanes):
+                    place = t.Add(line, e.i64(start))
+                    self._epilogue(number, space, made, place, e.share(t.Add(first, e.i64(start))), lanes)
+
+    def _targets(self, column: t.Expr, columns: int) -> Iterator[tuple[int, GemmSpace, t.Expr, int]]:
+        """While emitting: whose a panel is, as the number of the result, its space, and the panel's first column and
+        number of columns there."""
+        if not self.space.beside:
+            yield 0, self.space, column, columns
+            return
+        e, panel, first = self.e, self.tile.panel, 0
+        for number, space in enumerate(self.space.members):
+            whole, rest = divmod(space.n, panel)
+            own = t.Sub(column, e.i64(first * panel))
+            for count, width in ((whole, panel), (1, rest)):
+                if count and width:
+                    begin, end = e.i64(first * panel), e.i64((first + count) * panel)
+                    with e.when(t.And(t.LE(begin, column), t.LT(column, end))):
+                        yield number, space, e.share(own), width
+                    first += count
 
     def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool,
              ahead: Ahead, at: t.Expr | None = None) -> None:
@@ -292,15 +314,16 @@ class ProductKernel:
             starts.append(e.share(e.index(space.left)))
         return starts
 
-    def _epilogue(self, made: t.Buffer, place: t.Expr, column: t.Expr, width: int) -> None:
-        e, space = self.e, self.space
+    def _epilogue(self, number: int, space: GemmSpace, made: t.Buffer, place: t.Expr, column: t.Expr,
+                  width: int) -> None:
+        e = self.e
         e.set_loops(space.cols, column)
         known = {}
-        for leaf in self.leaves:
+        for leaf in (inst for inst in insts(space.value) if isinstance(inst, Product)):
             at = t.Add(place, e.i64(leaf.number * self.apart)) if leaf.number else place
             known[id(leaf)] = self.product(e.math.share(e.read(made, self.summed, at, width)), column)
         value = e.value(space.value, space.cols[-1], width, known)
-        e.write(self.result, e.index(space.address), value, width)
+        e.write(e.output(number, space.stored), e.index(space.address), value, width)
 
 
 class _Plain(ProductKernel):

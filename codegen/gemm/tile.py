@@ -42,8 +42,12 @@ class Tile:
     @staticmethod
     def of(space: GemmSpace, vector_bits: int) -> Tile:
         """Panels of several float32 matrices that lie in the level 2 cache as a whole are two vectors wide, so that
-        those of one unit take less of it."""
+        those of one unit take less of it. Products with results of their own have panels of one width, all of which is
+        computed."""
         tile = Tile.choose(space.n, vector_bits)
+        if space.beside:
+            cost = {v: sum(-(-one.n // (v * tile.lanes)) for one in space.members) * c for v, c in _WIDTH_COST.items()}
+            return replace(tile, vectors=min(sorted(cost, reverse=True), key=cost.__getitem__))
         if space.others and space.precision == "float32" and not is_deep(space, tile):
             tile = replace(tile, vectors=min(2, tile.vectors))
         return tile

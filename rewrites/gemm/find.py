@@ -25,16 +25,18 @@ _MOST_OTHERS = 8
 class Candidate:
     """A legal composite: its nodes in order, the products among them, and the matrices that it reads packed.
 
-    `clones`: those of its nodes that others read too; copies of them join it.
+    `clones`: those of its nodes that others read too; copies of them join it. `apart`: why it is not joined with other
+    products of its rows, where there are any.
     """
 
     products: tuple[ir.Node, ...]
     nodes: tuple[ir.Node, ...]
-    output: ir.Value
+    outputs: tuple[ir.Value, ...]
     lowered: Lowered
     space: GemmSpace
     matrices: tuple[ir.Value, ...]
     clones: frozenset[ir.Node] = frozenset()
+    apart: str = ""
 
 
 def is_product(node: ir.Node) -> bool:
@@ -63,18 +65,18 @@ def find_joined(first: Candidate, view: GraphView, verdicts: Verdicts[GemmSpace]
     """
     best, (product,) = first, first.products
     rows = product.inputs[0]
-    if rows is None or not _alone(first):
+    if rows is None or not alone(first):
         return first
     others = [n for n in view.users(rows) if is_product(n) and n is not product and n.inputs[0] is rows and free(n)]
     others.sort(key=lambda n: abs(view.order[n] - view.order[product]))
     for other in others[:_MOST_OTHERS]:
         found = _largest((*best.products, other), view, verdicts, free)
-        if found is not None and _alone(found):
+        if found is not None and alone(found):
             best = found
     return best
 
 
-def _alone(candidate: Candidate) -> bool:
+def alone(candidate: Candidate) -> bool:
     """Whether nothing else reads its matrices."""
     nodes = frozenset(candidate.nodes)
     return not candidate.clones and not any(m.is_graph_output() or next(readers_outside(m, nodes), None) is not None
@@ -126,7 +128,7 @@ def _examine(products: tuple[ir.Node, ...], members: tuple[ir.Node, ...], view: 
         if node.outputs[0] is not output and read_outside(node, own, view):
             own.remove(node)  # it stays for others, and so does what it reads
     clones = frozenset(nodes) - own
-    return Candidate(products, nodes, output, lowered, space, tuple(inputs[m.slot] for m in space.matrices), clones)
+    return Candidate(products, nodes, (output,), lowered, space, tuple(inputs[m.slot] for m in space.matrices), clones)
 
 
 def _follows(free: Callable[[ir.Node], bool], node: ir.Node) -> bool:

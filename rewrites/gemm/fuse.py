@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from tilegraph.graph import GraphView, all_graphs
-from tilegraph.ops.gemm import lower_gemm, plan_gemm
+from tilegraph.ops.gemm import GemmSpace, lower_gemm, plan_gemm
 from tilegraph.ops.lower.base import constant_of
 from tilegraph.ops.prims import Decline
 from tilegraph.passes import PassContext
@@ -25,6 +25,7 @@ from tilegraph.rewrites.fusion.composite import drop_unread, make_composite
 from tilegraph.rewrites.fusion.integers import parts_of_integers
 from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.gemm.find import Candidate, find, find_joined, is_product, readers_outside
+from tilegraph.rewrites.gemm.join import join
 from tilegraph.rewrites.gemm.price import check_price
 from tilegraph.rewrites.gemm.rounding import rounded_nodes
 from tilegraph.rewrites.gemm.stored import has_constant_matrix
@@ -48,29 +49,28 @@ class GemmFusion(CompositePass):
         self.precision = precision
 
     def fuse(self, model: ir.Model, context: PassContext) -> bool:
+        verdicts = Verdicts(opsets_of(model), plan_gemm, lower_gemm)
+        views = {graph: GraphView(graph) for graph in all_graphs(model.graph)}
         found: list[tuple[ir.Graph, Candidate]] = []
-        for graph in list(all_graphs(model.graph)):
-            found += [(graph, candidate) for candidate in self._candidates(model, graph, context)]
-        kept = self._unshared(found, context)
+        for graph, view in views.items():
+            found += [(graph, candidate) for candidate in self._candidates(view, verdicts, context)]
+        alone = self._unshared(found, context)
+        kept = [(graph, candidate) for graph, view in views.items()
+                for candidate in join([one for where, one in alone if where is graph], view, verdicts)]
         for graph, candidate in kept:
             nodes = rounded_nodes(candidate, self.precision)
-            call = make_composite(model, graph, nodes, [candidate.output], candidate.clones, kind="Gemm")
-            said = f"{len(candidate.nodes)} nodes in one kernel"
-            if len(candidate.products) > 1:
-                said += f", {len(candidate.products)} products of the same rows among them"
-            context.diagnostics.took(STAGE, call.name or "", said,
+            call = make_composite(model, graph, nodes, candidate.outputs, candidate.clones, kind="Gemm")
+            context.diagnostics.took(STAGE, call.name or "", _said(candidate),
                                      op=call.op_type, nodes=[n.name for n in candidate.nodes],
                                      rows=str(candidate.space.m), depth=candidate.space.depth,
-                                     columns=candidate.space.n,
+                                     columns=sum(one.n for one in candidate.space.members),
                                      precision=self.precision if nodes is not candidate.nodes else "float32")
         for graph in dict.fromkeys(graph for graph, _ in kept):
             drop_unread(graph, [n for where, candidate in kept if where is graph for n in candidate.clones])
             graph.sort()
         return bool(kept)
 
-    def _candidates(self, model: ir.Model, graph: ir.Graph, context: PassContext) -> list[Candidate]:
-        view = GraphView(graph)
-        verdicts = Verdicts(opsets_of(model), plan_gemm, lower_gemm)
+    def _candidates(self, view: GraphView, verdicts: Verdicts[GemmSpace], context: PassContext) -> list[Candidate]:
         kept = parts_of_integers(view, has_constant_matrix) if self.offload == "auto" else set()
         taken: set[ir.Node] = set()
         found: list[Candidate] = []
@@ -135,6 +135,15 @@ def _gone(candidates: Sequence[Candidate]) -> set[ir.Node]:
         if not kept:
             return gone
         gone -= kept
+
+
+def _said(candidate: Candidate) -> str:
+    said = f"{len(candidate.nodes)} nodes in one kernel"
+    if len(candidate.products) > 1:
+        said += f", {len(candidate.products)} products of the same rows among them"
+    if len(candidate.outputs) > 1:
+        said += ", each with a result of its own"
+    return said + (f"; apart from other products of its rows: {candidate.apart}" if candidate.apart else "")
 
 
 def _looks_up(node: ir.Node) -> bool:

@@ -6,8 +6,7 @@ its bytes are written, one at a time, and never kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -55,17 +54,26 @@ class Packer:
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], ir.Value] = {}
 
-    def packed(self, value: ir.Value, how: Packed, extents: tuple[int, ...]) -> ir.Value:
-        """The initializer that holds `value` packed, in the graph of `value`, a float32 initializer.
+    def packed(self, values: Sequence[ir.Value], how: Packed, extents: Sequence[tuple[int, ...]]) -> ir.Value:
+        """The initializer that holds `values` packed, in the graph of the first, float32 initializers, those of
+        `how.matrices` in order.
 
-        `extents`: [k, n], or [n, k] if transposed, the matrix that its elements are in their order.
+        `extents`: [k, n], or [n, k] if transposed, the matrix that the elements of each are in their order.
         """
-        depth, width = extents[::-1] if how.transposed else extents
-        panels = -(-width // how.panel)
+        turned = tuple(transposed for _, transposed in how.matrices)
+        panels = sum(-(-(size[0] if t else size[1]) // how.panel) for size, t in zip(extents, turned, strict=True))
+        depth = extents[0][1] if how.transposed else extents[0][0]
         shape = (-(-depth // 2), how.panel, 2) if how.dtype == "bfloat16" else (depth, how.panel)
-        return self._once(value, (replace(how, slot=0), extents), f"packed{how.panel}_{how.dtype}", (panels, *shape),
-                          lambda array: pack_columns(array.reshape(extents), how.panel, how.transposed, how.dtype),
-                          _DTYPES[how.dtype])
+        first, *others = values
+
+        def make(array: Array) -> Array:
+            rest = [one.const_value.numpy() for one in others if one.const_value is not None]
+            packed = [pack_columns(one.reshape(size), how.panel, t, how.dtype)
+                      for one, size, t in zip((array, *rest), extents, turned, strict=True)]
+            return packed[0] if len(packed) == 1 else np.concatenate(packed)
+
+        key = (*others, *extents, turned, how.panel, how.dtype)
+        return self._once(first, key, f"packed{how.panel}_{how.dtype}", (panels, *shape), make, _DTYPES[how.dtype])
 
     def filters(self, value: ir.Value, how: Filters) -> ir.Value:
         """The initializer that holds `value`, a constant of a convolution or of a matrix, laid out so; or `Decline`."""

@@ -141,7 +141,9 @@ def _step(kernel: Kernel, lowered: Lowered, sources: Mapping[int, ir.Value | Non
         outside = sources[slot]
         assert outside is not None
         if slot in packed:
-            outside = packer.packed(outside, packed[slot], _extents(lowered, slot))
+            matrices = [k for k, _ in packed[slot].matrices]
+            values = [value for k in matrices if (value := sources[k]) is not None]
+            outside = packer.packed(values, packed[slot], [_extents(lowered, k) for k in matrices])
         elif slot in filters:
             outside = packer.filters(outside, filters[slot])
         reads.append(outside)

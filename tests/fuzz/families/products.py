@@ -66,6 +66,42 @@ def beside(g: Graph) -> None:
             g.put("Add", [x, back])
 
 
+def several(g: Graph) -> None:
+    """Two to five products of one operand, each with a width, a chain and an order of its own; a chain may read the
+    result of another, and so may a product."""
+    x = g.pick("f", 2)
+    if x is None or g.values[x].ndim > 4:
+        return
+    value = g.values[x]
+    made: list[str] = []
+    for _ in range(int(g.rng.integers(2, 6))):
+        width = int(g.rng.choice(WIDTHS))
+        if value.ndim == 2 and g.rng.random() < 0.4:
+            turned = int(g.rng.random() < 0.5)
+            shape = (width, value.shape[-1]) if turned else (value.shape[-1], width)
+            weight = g.rng.standard_normal(shape) / np.sqrt(max(value.shape[-1], 1))
+            one = g.put("Gemm", [x, g.const(weight, value.dtype), g.const(g.rng.standard_normal(width), value.dtype)],
+                        transB=turned)
+        else:
+            one = g.put("MatMul", [x, matrix(g, value.shape[-1], width, value.dtype)])
+        if one is None:
+            return
+        if g.rng.random() < 0.5:
+            one = g.put("Add", [one, g.const(g.random([width], value.dtype))]) or one
+        if g.rng.random() < 0.4:
+            one = g.put(str(g.rng.choice(SOFTENING)), [one]) or one
+        fitting = [n for n in made if g.values[n].shape == g.values[one].shape]
+        if fitting and g.rng.random() < 0.4:
+            one = g.put("Mul", [one, str(g.rng.choice(fitting))]) or one
+        if g.rng.random() < 0.4:
+            order = [int(a) for a in g.rng.permutation(value.ndim)]
+            one = g.put("Transpose", [one], perm=order) or one
+        made.append(one)
+        same = [n for n in made if g.values[n].shape == value.shape]
+        if same and g.rng.random() < 0.15:
+            x = str(g.rng.choice(same))
+
+
 def gemm(g: Graph) -> None:
     x = g.pick("f", 2)
     if x is None:
@@ -154,4 +190,4 @@ def deep(g: Graph) -> None:
         g.put("Add", [back, g.const(g.random(g.values[back].shape[-1:], value.dtype))])
 
 
-STEPS = (matmul, matmul, matmul, turned, beside, gemm, gemm, einsum, equation, equation, deep)
+STEPS = (matmul, matmul, matmul, turned, beside, several, gemm, gemm, einsum, equation, equation, deep)

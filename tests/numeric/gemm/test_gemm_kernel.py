@@ -24,14 +24,19 @@ def compiled(text: str, isa: Isa | None = None) -> Compiled:
 
 
 def run(made: Compiled, feeds: dict[str, Array], tasks: int = 2, offset: int = 4) -> Array:
-    """`feeds` hold the matrix as the model has it. The runner binds sizes to the shapes it is given, so the packed
-    matrix goes in flat under the original's name."""
+    return results(made, feeds, tasks, offset)[0]
+
+
+def results(made: Compiled, feeds: dict[str, Array], tasks: int = 2, offset: int = 4) -> list[Array]:
+    """`feeds` hold matrices as the model has them. The runner binds sizes to the shapes it is given, so what is packed
+    goes in flat under the original's name."""
     names = {slot: value.name for slot, value in made.lowered.inputs}
     shapes = {p.slot: tuple(d.as_int() or 0 for d in p.shape) for p in prims_of(made.lowered) if isinstance(p, Input)}
-    packed = {names[how.slot]: pack_columns(feeds[names[how.slot]].reshape(shapes[how.slot]), how.panel,
-                                            how.transposed, how.dtype) for how in made.kernel.packed}
+    packed = {names[how.slot]: np.concatenate(
+        [pack_columns(feeds[names[slot]].reshape(shapes[slot]), how.panel, transposed, how.dtype)
+         for slot, transposed in how.matrices]) for how in made.kernel.packed}
     known = {**feeds, **{name: a.reshape(-1, *(1,) * (feeds[name].ndim - 1)) for name, a in packed.items()}}
-    return made.run(known, tasks, offset)[0]
+    return made.run(known, tasks, offset)
 
 
 def close(got: Array, want: Array) -> None:

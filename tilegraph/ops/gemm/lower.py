@@ -35,7 +35,7 @@ from tilegraph.ops.lower import Rule, lower_region
 from tilegraph.ops.lower.base import NodeContext, point, scalar
 from tilegraph.ops.lower.quantize import lower_quantize
 from tilegraph.ops.lower.views import reshape, transpose
-from tilegraph.ops.prims import Decline, Dot, Input, Lowered, Prim, View
+from tilegraph.ops.prims import Decline, Dot, Input, Lowered, Prim, View, signature
 from tilegraph.ops.pull import Puller
 from tilegraph.ops.space import Inst, Load, Place, indices_of, insts, rewritten
 from tilegraph.spec.dims import Dim
@@ -97,18 +97,38 @@ _RULES: dict[tuple[str, str], Rule] = {**PRODUCTS, ("", "DequantizeLinear"): low
 
 
 def lower_gemm(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int]) -> Lowered:
-    """Lowers `nodes` (in topological order) as a region with one product; `Decline` with the reason."""
+    """Lowers `nodes` (in topological order) as a region with a product for each output; `Decline` with the reason."""
     return lower_region(nodes, outputs, opsets, _RULES)
 
 
 def plan_gemm(lowered: Lowered) -> GemmSpace:
-    """The space of the product and epilogue that `lowered` is, or `Decline` with what it is not."""
-    if lowered.stored[1:] or lowered.stored[0] not in _STORED:
-        raise Decline(f"a product stored as {', '.join(lowered.stored)}: kernels are float32")
-    space = _Product(lowered.outputs[0]).plan()
-    if space.quantized is None and lowered.stored != ("float",):
-        raise Decline(f"a product stored as {lowered.stored[0]}: kernels are float32")
-    return replace(space, stored=lowered.stored[0])
+    """The space of the product and epilogue that `lowered` is, or of several of the same rows.
+
+    `Decline` with what it is not.
+    """
+    planners = [_Product(root) for root in lowered.outputs]
+    spaces = [_stored(planner, stored) for planner, stored in zip(planners, lowered.stored, strict=True)]
+    if len(spaces) == 1:
+        return spaces[0]
+    if any(one.matrix is not None or one.quantized is not None or one.others for one in spaces):
+        raise Decline("several results, and not all are of one product each with a matrix of floats")
+    if len({(signature((planner.left,)), one.precision) for planner, one in zip(planners, spaces, strict=True)}) > 1:
+        raise Decline("several results of products of different rows or precisions")
+    if len({one.right_slot for one in spaces}) < len(spaces):
+        raise Decline("several results of products with one matrix")
+    space = replace(spaces[0], beside=tuple(spaces[1:]))
+    for one in spaces:
+        _check_constants(one, space.constant_slots)
+    return space
+
+
+def _stored(planner: _Product, stored: str) -> GemmSpace:
+    if stored not in _STORED:
+        raise Decline(f"a product stored as {stored}: kernels are float32")
+    space = planner.plan()
+    if space.quantized is None and stored != "float":
+        raise Decline(f"a product stored as {stored}: kernels are float32")
+    return replace(space, stored=stored)
 
 
 @dataclass(frozen=True)
@@ -122,7 +142,9 @@ class _Right:
 
 
 class _Product(Puller[GemmSpace]):
-    """Its loops are those of the output."""
+    """Its loops are those of the output. `left`: the left operand of its product, once planned."""
+
+    left: Prim
 
     def build(self) -> GemmSpace:
         self.products: dict[tuple[int, tuple[Ix, ...]], tuple[_Dot, tuple[Ix, ...]]] = {}
@@ -145,6 +167,7 @@ class _Product(Puller[GemmSpace]):
         if not depth or not width:
             raise Decline("the matrix is empty")
         self.products.clear()
+        self.left = dot.left
         left = self.pull(dot.left, (*project(at[:-1], dot.left.shape[:-1]), Ix.of(k)))
         kinds = ("int8", "uint8") if isinstance(dot, IntegerDot) else ("float",)
         if self.products or not isinstance(left, Load) or left.stored not in kinds:
@@ -225,7 +248,6 @@ def _merge_rows(rows: tuple[Var, ...], value: Inst, places: tuple[Ix, ...]) \
 def _check(space: GemmSpace) -> None:
     """Vectors along the last column loop must be contiguous or constant wherever they are used, and whole."""
     lanes = space.cols[-1]
-    constants = space.constant_slots
     if space.matrix is not None and space.precision != "float32":
         raise Decline(f"a computed matrix in {space.precision}")
     if len(space.cols) > 1:
@@ -238,11 +260,16 @@ def _check(space: GemmSpace) -> None:
                 raise Decline(f"the epilogue reads {inst.stored}")
             if lanes in inst.address.hidden() or inst.address.coef(lanes) not in (Dim.of(0), Dim.of(1)):
                 raise Decline("an operand of the epilogue is not contiguous along the columns")
-            if inst.slot in constants:
-                raise Decline("the epilogue reads the matrix too")
         elif isinstance(inst, Place) and lanes in inst.index.hidden():
             raise Decline("the epilogue divides the column index")
     if lanes in space.address.hidden() or space.address.coef(lanes) != 1:
         raise Decline("the result is not contiguous along the columns")
+    _check_constants(space, space.constant_slots)
+
+
+def _check_constants(space: GemmSpace, constants: frozenset[int]) -> None:
+    """What kernels read packed has no other reader."""
+    if any(isinstance(inst, Load) and inst.slot in constants for inst in insts(space.value)):
+        raise Decline("the epilogue reads the matrix too")
     if space.left_slot in constants:
         raise Decline("both operands are the same tensor")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilegraph.ops.gemm.matrix import Matrix
 from tilegraph.ops.index import Ix, Var
@@ -65,7 +65,9 @@ class GemmSpace:
     along the last loop of `cols`; `address` is where the result lies. `matrix`: how the matrix is computed from
     constants, where it is; `quantized`: how it is summed, where not in floats. `stored`: the dtype of the result.
     `schedule`: what the generator need not decide. `others`: further matrices, each with a `Product` leaf of its own;
-    then `matrix` and `quantized` are None.
+    then `matrix` and `quantized` are None. `beside`: further products of the same rows, each with a matrix and a result
+    of its own, in the order of the results; then there are no `others`, nor have those any. `left` and `k` of the first
+    one hold for all.
     """
 
     rows: tuple[Var, ...]
@@ -86,6 +88,17 @@ class GemmSpace:
     stored: str = "float"
     schedule: Schedule = DEFAULT
     others: tuple[Other, ...] = ()
+    beside: tuple[GemmSpace, ...] = ()
+
+    @property
+    def members(self) -> tuple[GemmSpace, ...]:
+        """What makes each of the results."""
+        return (self, *self.beside)
+
+    @property
+    def columns(self) -> int:
+        """Of all matrices together."""
+        return sum(one.n * len(one.matrices) for one in self.members)
 
     @property
     def matrices(self) -> tuple[Other, ...]:
@@ -95,6 +108,8 @@ class GemmSpace:
     @property
     def constant_slots(self) -> frozenset[int]:
         """The inputs that kernels read packed."""
+        if self.beside:
+            return frozenset().union(*(replace(one, beside=()).constant_slots for one in self.members))
         if self.matrix is not None:
             return frozenset(table.load.slot for table in self.matrix.tables)
         if isinstance(self.quantized, Blocks):
