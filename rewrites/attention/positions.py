@@ -103,13 +103,15 @@ def _counting(graph: ir.Graph, value: ir.Value) -> Counting | None:
     if sum(d != 1 for d in shape) != 1 or not 2 < size <= _MOST:
         return None
     array = tensor.numpy().reshape(-1)
-    step = int(array[1]) - int(array[0])
-    if not step or not np.array_equal(array, int(array[0]) + step * np.arange(size, dtype=np.int64)):
+    start, step = int(array[0]), int(array[1]) - int(array[0])
+    limit, ends = start + step * size, np.iinfo(array.dtype)
+    if not step or not ends.min <= limit <= ends.max \
+            or not np.array_equal(array, start + step * np.arange(size, dtype=np.int64)):
         return None
     if any(use.node.domain not in ("", "ai.onnx") or use.node.op_type in _PARAMETERS for use in value.uses()):
         return None
     limits = [_scalar(graph, f"{value.name}_{name}", number, tensor.dtype)
-              for name, number in (("start", int(array[0])), ("limit", int(array[0]) + step * size), ("step", step))]
+              for name, number in (("start", start), ("limit", limit), ("step", step))]
     count = ir.Node("", "Range", limits, name=f"{value.name}_range")
     nodes = [count]
     count.outputs[0].name = f"{value.name}_counted"

@@ -58,6 +58,8 @@ class Channels:
 
     def _learn(self, node: ir.Node) -> None:
         found, nodes = (_shuffled(node, self.view) if node.op_type == "Reshape" else (_moved(node), (node,)))
+        if not all(found):
+            raise Decline("a part without channels")
         for value, channels in zip(node.outputs, found, strict=True):
             channels_of(value)
             self.moves[value] = tuple(channels), nodes

@@ -210,7 +210,6 @@ class _Rewriting:
     def apply(self, units: list[Unit]) -> None:
         """`units`: those to be blocked, in topological order of their ends."""
         graph = self.graph
-        old = _replaced(units, self.graph)
         for unit in units:
             writer = BlockedWriter(self, self.lanes, self.opsets.get("", 1))
             made = write_unit(writer, unit)
@@ -219,6 +218,7 @@ class _Rewriting:
             (self.instead if unit.plain else self.map).update(zip(unit.outputs, made, strict=True))
             if unit.kind:
                 self.windows.append((unit.kind, writer.nodes, made[0]))
+        old = _replaced(units, graph)  # what was written may read plain values that are made on the way to others
         self._hand_over(units, set(old))
         graph.remove(old[::-1], safe=True)
         graph.sort()
