@@ -29,8 +29,9 @@ def join_of(node: ir.Node, view: GraphView, taken: Set[ir.Node]) -> tuple[ir.Nod
     found: list[ir.Node] = []
     for value in dict.fromkeys(node.inputs) if node.op_type != "Resize" else ():
         maker = None if value is None else value.producer()
-        if maker is not None and domain_of(maker) == "" and maker.op_type == "Resize" and maker not in taken \
-                and maker in view.order and view.consumers(maker) == [node] and maker.outputs[0] not in view.outputs and _repeats(maker):
+        if maker is not None and maker in view.order and domain_of(maker) == "" and maker.op_type == "Resize" \
+                and maker not in taken and view.consumers(maker) == [node] and maker.outputs[0] not in view.outputs \
+                and _repeats(maker):
             found.append(maker)
     if node.op_type == "Add" and not found:
         return ()

@@ -136,8 +136,8 @@ class BlockedWriter:
             raise Decline(f"the weights {_present(node, 1).name} are not constant")
         bias = node.inputs[2] if not pooled and len(node.inputs) > 2 else None
         if bias is not None and channels_of(node.outputs[0]) % self.lanes and constant_of(bias) is None:
-            raise Decline(f"the bias {bias.name} is not constant, and its {channels_of(node.outputs[0])} filters fill no "
-                          f"whole blocks of {self.lanes}")
+            raise Decline(f"the bias {bias.name} is not constant, and its {channels_of(node.outputs[0])} filters fill "
+                          f"no whole blocks of {self.lanes}")
         if len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
             raise Decline("MaxPool whose positions are used")
         if not reads_plain(node):
