@@ -87,6 +87,8 @@ DECLINED = {
                                      "y = GroupNormalization<num_groups=2>(x, s, b) }", "5 channels in 2 groups"),
     "rows in float64": (21, "(float[2,4,3] x, float[4] s, float[4] b) => (float[2,4,3] y) { "
                         "y = GroupNormalization<num_groups=2, stash_type=11>(x, s, b) }", "in the type 11"),
+    "rows of float64 in float32": (21, "(double[2,4,3] x, double[4] s, double[4] b) => (double[2,4,3] y) { "
+                                   "y = GroupNormalization<num_groups=2>(x, s, b) }", "rounded to float32"),
     "a deviation that is read": (17, "(float[2,3,7] x, float[2,3,7] z, float[7] s) => (float[2,3,7] y, float[2,3,1] m) "
                                  "{ y, m = com.microsoft.SkipLayerNormalization(x, z, s) }",
                                  "the mean or deviation output of a skip normalisation is used"),

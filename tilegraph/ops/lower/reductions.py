@@ -259,7 +259,8 @@ def _group_norm(c: NodeContext) -> list[Prim]:
     grouped: Shape = (x.shape[0], Dim.of(groups), per_group, *x.shape[2:])
     if c.opset >= 21 and int(c.attr("stash_type", 1)) != 1:
         raise c.decline(f"its rows are normalised in the type {c.attr('stash_type')} (stash_type), not in float32")
-    # float64 values are normalised in float64, although ONNX Runtime rounds them to float32 (stash_type 1) first.
+    if c.opset >= 21 and x.dtype == "float64":
+        raise c.decline("its float64 rows are rounded to float32 (stash_type 1)")
     normal, _, _ = normalise(c, reshape(x, grouped), list(range(2, rank + 1)), float(c.attr("epsilon", 1e-5)))
     if c.opset < 21 and c.arg(1).shape == (Dim.of(groups),):  # opset 18: scale and bias per group
         scale, bias = (reshape(c.arg(i), (Dim.of(groups), *([Dim.of(1)] * (rank - 1)))) for i in (1, 2))
