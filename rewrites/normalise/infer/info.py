@@ -39,7 +39,7 @@ class Info:
         ends = np.iinfo(np.int32 if self.dtype is ir.DataType.INT32 else np.int64)
         elements: list[MaybeDim] = list(self.contents.reshape(-1))
         inside = [e is not None and (not e.is_static or ends.min <= e.value <= ends.max) for e in elements]
-        if not any(inside):
+        if not any(inside) and elements:  # an empty list of axes is known
             self.contents = None
         elif not all(inside):
             kept = [e if fits else None for e, fits in zip(elements, inside, strict=True)]

@@ -132,6 +132,7 @@ def test_unsure_broadcasts_and_data_dependent_extents_stay_unknown() -> None:
     ("y = ReduceMean <axes = [-1]> (x)", "[batch,seq,1]"),
     ("y = ReduceMean <axes = [1], keepdims = 0> (x)", "[batch,64]"),
     ("y = ReduceSum(x)", "[1,1,1]"),
+    ("a = Constant <value_ints: ints = []> ()  y = ReduceSum <keepdims = 0> (x, a)", "[]"),
     ("y = ArgMax <axis = 2, keepdims = 0> (x)", "[batch,seq]"),
     ("y, best = TopK(x, two)", "[batch,seq,2]"),
     ("a, y = Split <axis = 2> (x)", "[batch,seq,32]"),
