@@ -3,11 +3,11 @@
     s2 (s1 x + t1) + t2  =  (s1 s2) x + (s2 t1 + t2)
 
 Equal in exact arithmetic. In floating point a product of scales and a sum of shifts are rounded once (from float64), so
-there are fewer roundings; but a shift that is carried across a scale can cancel against s x where the original
-cancelled exactly. A chain is merged only if no carried shift exceeds four times the final one, element by element: the
-error of the sum is then at most 4 eps of what the original's last Add rounds by itself. The same holds for every shift
-behind a part of a chain that is merged alone: what was carried there could cancel later, and another run of this pass
-would not know.
+there are fewer roundings; but s x can cancel against the first shifts, and what is added behind them then lost its
+digits: (1 - mask) * -1e4 + bias is the bias where the mask is 1, and mask * 1e4 + (bias - 1e4) has four digits of it. A
+chain is merged only if the shifts up to any node, summed, do not exceed four times the sum of those behind it, element
+by element, or there are none behind it: the error is then at most 4 eps of what is left. The same holds at the end of
+every node behind a part of a chain that is merged alone: another run of this pass would not know what it was made of.
 
 Handles: Add, Sub, Mul and Div by constants that broadcast (not BatchNormalization), each the only reader of the one
 before; constants of float32 and float64.
@@ -52,40 +52,41 @@ class AffineChain(Pass):
         return PassResult(modified)
 
 
-def _total(chain: list[ir.Node]) -> tuple[Affine, Array] | None:
-    """What the chain does, and the largest magnitude of the shifts that were carried across a scale."""
-    total, carried = None, np.zeros(())
-    for node in chain:
+def _total(chain: list[ir.Node]) -> Affine | None:
+    steps = [affine_of(node, norms=False) for node in chain]
+    total = steps[0]
+    for step in steps[1:]:
+        total = None if total is None or step is None else total.then(step.scale, step.shift)
+    return total
+
+
+def _cancels(chain: list[ir.Node], behind: list[ir.Node]) -> bool:
+    """Whether too little is added to the first shifts of `chain`, at its end or at that of a node behind it."""
+    sums: list[tuple[Array, Array]] = []  # up to a node of the chain and behind it, in terms of the last result
+    total = np.zeros(())
+    for number, node in enumerate((*chain, *behind), 1):
         step = affine_of(node, norms=False)
         if step is None:
-            return None
-        if total is None:
-            total = step
-            continue
-        carried = np.abs(step.scale) * carried
-        if (step.scale != 1).any():
-            carried = np.maximum(carried, np.abs(step.scale * total.shift))
-        total = total.then(step.scale, step.shift)
-    return None if total is None else (total, carried)
+            return False
+        sums = [(step.scale * first, step.scale * left + step.shift) for first, left in sums]
+        total = step.scale * total + step.shift
+        if number >= len(chain) and any(_lost(first, left) for first, left in sums):
+            return True
+        if number < len(chain):
+            sums.append((total, np.zeros(())))
+    return False
 
 
-def _cancels(total: Affine, carried: Array, behind: list[ir.Node]) -> bool:
-    """Whether too little is left of the carried shifts, at the end of a chain or behind a node that follows it."""
-    shifts = [(carried, total.shift)]
-    for step in (affine_of(node, norms=False) for node in behind):
-        if step is not None:
-            carried, total = np.abs(step.scale) * carried, total.then(step.scale, step.shift)
-            shifts.append((carried, total.shift))
-    return any((held > _CARRIED * np.abs(left)).any() for held, left in shifts)
+def _lost(cancelled: Array, left: Array) -> bool:
+    return bool(((left != 0) & (np.abs(cancelled) > _CARRIED * np.abs(left))).any())
 
 
 def _merge(chain: list[ir.Node], behind: list[ir.Node], constants: Constants) -> bool:
-    found = _total(chain)
+    total = _total(chain)
     dtype = chain[-1].outputs[0].dtype
-    if found is None or dtype is None:
+    if total is None or dtype is None:
         return False
-    total, carried = found
-    if not (fits(total.scale, dtype) and fits(total.shift, dtype)) or _cancels(total, carried, behind):
+    if not (fits(total.scale, dtype) and fits(total.shift, dtype)) or _cancels(chain, behind):
         return False
     if (total.scale == 0).any():
         return False

@@ -12,7 +12,7 @@ STEP = AffineChain()
 X = {"x": values(2, 3, 4)}
 C = {"s": np.array(1.5), "t": np.array([-0.7]), "c": values(3, 1), "d": values(3, 1, seed=5), "w": values(4),
      "big": np.array(100.0), "z": np.array(0.0), "q": np.array(149.0),
-     "r": np.array(151.25)}
+     "r": np.array(151.25), "one": np.array(1.0), "mask": np.array(-10000.0), "low": np.array(-3.4e38)}
 
 
 def graph(body: str, out: str = "T[2, 3, 4] y") -> str:
@@ -24,10 +24,10 @@ def graph(body: str, out: str = "T[2, 3, 4] y") -> str:
     ("a = Add(x, s)  y = Sub(a, t)", ["Add"]),
     ("a = Div(x, s)  b = Mul(t, a)  y = Add(b, c)", ["Mul", "Add"]),
     ("a = Mul(x, c)  b = Add(a, t)  e = Mul(b, s)  y = Add(e, d)", ["Mul", "Add"]),
-    # Of the 15000 that were carried 100 are left: the first Add stays.
-    ("a = Add(x, big)  b = Mul(a, s)  e = Sub(b, q)  y = Mul(e, big)", ["Add", "Mul", "Add"]),
-    # 152.25 would be carried by the first three, and the last leaves 1 of it: only the first two.
-    ("a = Add(x, s)  b = Add(a, big)  e = Mul(b, s)  y = Sub(e, r)", ["Add", "Mul", "Sub"]),
+    ("a = Add(x, big)  b = Mul(a, s)  e = Sub(b, q)  y = Mul(e, big)", ["Mul", "Add"]),
+    ("a = Add(x, s)  b = Add(a, big)  e = Mul(b, s)  y = Sub(e, r)", ["Mul", "Add"]),
+    # Behind 150 no more than -0.7 is added: the first Add stays.
+    ("a = Add(x, big)  b = Mul(a, s)  e = Add(b, t)  u = Mul(e, s)  y = Mul(u, c)", ["Add", "Mul", "Add"]),
     ("a = Mul(x, s)  b = Mul(a, c)  u = Relu(b)  e = Add(u, s)  y = Add(e, t)", ["Mul", "Relu", "Add"]),
 ])
 def test_shorter(body: str, left: list[str]) -> None:
@@ -38,7 +38,9 @@ def test_shorter(body: str, left: list[str]) -> None:
     "a = Mul(x, s)  y = Add(a, t)",
     "a = Add(x, t)  y = Mul(a, s)",
     "a = Add(x, s)  y = Sub(t, a)",  # still a scale of -1 and a shift
-    "a = Add(x, big)  b = Mul(a, s)  y = Sub(b, q)",  # 150 is carried across the scale, and 1 is left of it
+    "a = Sub(one, x)  b = Mul(a, mask)  y = Add(b, c)",  # a bias behind a mask of -10000
+    "a = Sub(one, x)  b = Mul(a, low)  y = Add(b, c)",  # of which nothing would be left
+    "a = Add(x, big)  y = Add(a, t)",
     "a = Mul(x, z)  b = Mul(a, s)  y = Add(b, t)",  # a scale of 0 loses what NaN and infinity say
     "a = Mul(x, c)  y = Mul(a, w)",  # [3, 1] and [4] would become [3, 4]
     "a = Add(x, s)  y = Sub(a, s)",  # nothing is left
