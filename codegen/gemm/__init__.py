@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from tilegraph.codegen.gemm import bfloat16, blocks, integers, kernel, stored, words
+from tilegraph.codegen.gemm import bfloat16, blocks, integers, plain, stored, words
 from tilegraph.codegen.generated import Generated
 from tilegraph.ops.gemm import GemmSpace
 from tilegraph.ops.gemm.space import Blocks, Integers
@@ -20,7 +20,7 @@ def generate(space: GemmSpace, name: str, vector_bits: int, features: Collection
         return bfloat16.generate(space, name, vector_bits)
     if space.matrix is not None:
         return stored.generate(space, name, vector_bits)
-    return kernel.generate(space, name, vector_bits)
+    return plain.generate(space, name, vector_bits)
 
 
 __all__ = ["generate"]

@@ -11,13 +11,14 @@ same rows with results of their own are the panels of one after those of another
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import TASK_COST, Emitter
-from tilegraph.codegen.gemm.tile import Tile, block_rows, is_deep
+from tilegraph.codegen.gemm.tile import Tile, block_rows
 from tilegraph.codegen.generated import Generated, Packed
 from tilegraph.codegen.tir_math import V, typed
 from tilegraph.ops.gemm import GemmSpace, Product
@@ -25,7 +26,6 @@ from tilegraph.ops.space import insts
 from tilegraph.spec.dims import Dim
 
 CHUNK = 384  # steps of k that are summed by themselves: the rounding error grows with the length of a sum
-_PART = 2 * CHUNK  # steps of k of a deep panel that a block of rows is multiplied with before it comes to the next
 _CHAINS = 12  # sums in flight: two fused multiply-adds a cycle take at least 8
 _STREAM = 4  # rows whose multiplications take as long as reading the panel from memory does
 _LINE = 16  # elements of a cache line
@@ -49,10 +49,17 @@ class Ahead:
     start: t.Expr = None
 
 
-def generate(space: GemmSpace, name: str, vector_bits: int) -> Generated:
-    """Emits `space` as the function `name` for registers of `vector_bits` bits."""
-    assert space.precision == "float32"
-    return _Plain(space, vector_bits).run(name)
+@dataclass(frozen=True)
+class _Target:
+    """Result `number`, with `space`, is made of the panels from `first` on; those from `begin` to `end` hold `columns`
+    columns of it each."""
+
+    number: int
+    space: GemmSpace
+    first: int
+    begin: int
+    end: int
+    columns: int
 
 
 class ProductKernel:
@@ -63,6 +70,8 @@ class ProductKernel:
             self.tile = replace(self.tile, vectors=space.schedule.vectors)
         self.e = Emitter()
         self.parts = len(space.matrices)
+        self.targets: list[_Target] = []  # of several results those that code is emitted for
+        self.unit: t.Expr = None  # then the number of the panel
         self.depth = space.depth  # steps of k
         self.dtype = "float32"  # of what a step reads
         self.left_stored, self.summed = "float", "float32"
@@ -71,7 +80,7 @@ class ProductKernel:
         e, space, tile = self.e, self.space, self.tile
         self.left = e.input(space.left_slot, self.left_stored)
         self.open()
-        panels = sum(self._panels(one) for one in space.members)
+        panels = sum(-(-one.n // tile.panel) for one in space.members)
         self.block = space.schedule.rows or block_rows(panels)
         blocks = space.m.ceildiv(self.block)
         with e.loop("u", t.Sub(e.end, e.begin), e.begin) as u:
@@ -79,7 +88,9 @@ class ProductKernel:
             first = e.share(t.Mul(t.Div(u, e.i64(panels)), e.i64(self.block)))
             rows = e.share(t.Min(t.Sub(e.dim(space.m), first), e.i64(self.block)))
             self.start(u, p, first, rows)
-            if space.beside or panels * tile.panel == space.n:
+            if space.beside:
+                self._units(p, first, rows)
+            elif panels * tile.panel == space.n:
                 self._unit(p, first, rows, tile.panel)
             elif panels == 1:
                 self._unit(p, first, rows, space.n)
@@ -102,10 +113,27 @@ class ProductKernel:
         behind = tuple((one.right_slot, one.transposed) for one in space.beside)
         return tuple(Packed(m.slot, panel, m.transposed, space.precision, behind) for m in space.matrices)
 
-    def _panels(self, space: GemmSpace) -> int:
-        return -(-space.n // self.tile.panel)
-
     # -- a block of rows times a panel ------------------------------------------------------------------------
+    def _units(self, p: t.Expr, first: t.Expr, rows: t.Expr) -> None:
+        """A unit of one of several results: code for each number of vectors that a panel may hold."""
+        e, lanes = self.e, self.tile.lanes
+        self.unit = p
+        found: dict[int, list[_Target]] = {}
+        begin = 0
+        for number, space in enumerate(self.space.members):
+            whole, rest = divmod(space.n, self.tile.panel)
+            for start, count, width in ((begin, whole, self.tile.panel), (begin + whole, 1, rest)):
+                if count and width:
+                    one = _Target(number, space, begin, start, start + count, width)
+                    found.setdefault(-(-width // lanes), []).append(one)
+            begin += whole + (rest > 0)
+        for vectors, self.targets in found.items():
+            with e.when(functools.reduce(t.Or, (self._holds(p, one) for one in self.targets))):
+                self._unit(p, first, rows, vectors * lanes)
+
+    def _holds(self, p: t.Expr, target: _Target) -> t.Expr:
+        return t.And(t.LE(self.e.i64(target.begin), p), t.LT(p, self.e.i64(target.end)))
+
     def _unit(self, p: t.Expr, first: t.Expr, rows: t.Expr, columns: int) -> None:
         """`columns`: how many of the panel's columns exist; vectors without any are left out."""
         e, size = self.e, self.tile.rows
@@ -138,9 +166,9 @@ class ProductKernel:
 
     def _share(self, group: t.Expr) -> Ahead | None:
         """The share of the next panel that group number `group` asks for; none where there is one group."""
-        return self._shared(group, self.depth, self.depth)
+        return self.shared(group, self.depth, self.depth)
 
-    def _shared(self, group: t.Expr, depth: int, distance: int) -> Ahead | None:
+    def shared(self, group: t.Expr, depth: int, distance: int) -> Ahead | None:
         """Its share of `depth` steps of k, which lie `distance` steps behind those that it multiplies."""
         e, static = self.e, self.space.m.as_int()
         groups = _GROUPS if static is None else min(static, self.block) // self.tile.rows
@@ -163,15 +191,15 @@ class ProductKernel:
         if depth > CHUNK:
             for k in range(0, self.parts * size, tile.lanes):
                 e.write(made, k, e.math.const(0, self.summed), tile.lanes)
-        for part in self._parts():
+        for part in self.each_part():
             at = e.i64(part * size) if part else None
             if depth <= CHUNK:
                 self._sum(made, starts, base, e.i64(0), depth, False, ahead, at)
             else:
-                self._chunks(made, starts, base, depth, ahead, at)
+                self.chunks(made, starts, base, depth, ahead, at)
         self._results(made, row, rows, column, columns)
 
-    def _chunks(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, depth: int, ahead: Ahead,
+    def chunks(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, depth: int, ahead: Ahead,
                 at: t.Expr | None = None) -> None:
         """`depth` steps of k join the sums of `made`, which begin at `at`."""
         e = self.e
@@ -202,16 +230,10 @@ class ProductKernel:
         if not self.space.beside:
             yield 0, self.space, column, columns
             return
-        e, panel, first = self.e, self.tile.panel, 0
-        for number, space in enumerate(self.space.members):
-            whole, rest = divmod(space.n, panel)
-            own = t.Sub(column, e.i64(first * panel))
-            for count, width in ((whole, panel), (1, rest)):
-                if count and width:
-                    begin, end = e.i64(first * panel), e.i64((first + count) * panel)
-                    with e.when(t.And(t.LE(begin, column), t.LT(column, end))):
-                        yield number, space, e.share(own), width
-                    first += count
+        e = self.e
+        for one in self.targets:
+            with e.when(self._holds(self.unit, one)):
+                yield one.number, one.space, e.share(t.Sub(column, e.i64(one.first * self.tile.panel))), one.columns
 
     def _sum(self, made: t.Buffer, starts: list[t.Expr], base: t.Expr, first: t.Expr, depth: int, add: bool,
              ahead: Ahead, at: t.Expr | None = None) -> None:
@@ -267,7 +289,7 @@ class ProductKernel:
         self.rights = [self.e.input(m.slot, self.dtype) for m in self.space.matrices]
         self.right = self.rights[0]
 
-    def _parts(self) -> Iterator[int]:
+    def each_part(self) -> Iterator[int]:
         """The numbers of the matrices; while one is out, it is the one that is multiplied with."""
         for part, right in enumerate(self.rights):
             self.right = right
@@ -324,54 +346,6 @@ class ProductKernel:
             known[id(leaf)] = self.product(e.math.share(e.read(made, self.summed, at, width)), column)
         value = e.value(space.value, space.cols[-1], width, known)
         e.write(e.output(number, space.stored), e.index(space.address), value, width)
-
-
-class _Plain(ProductKernel):
-    """The matrix as it is. A deep panel and the next one do not fit the level 2 cache together, so a block of rows is
-    multiplied with `_PART` steps of k before the next ones, its sums in the task's scratch.
-    """
-
-    def open(self) -> None:
-        super().open()
-        static = self.space.m.as_int()
-        self.deep = is_deep(self.space, self.tile) and (static is None or static >= self.tile.rows)
-        self.sums = self.e.flat("sums", "float32") if self.deep else None
-
-    def finish(self, name: str, memory: list[t.Buffer], *, extent: Dim, scratch: Dim, grain: Dim) -> Generated:
-        if self.deep:
-            row = self.tile.panel * self.parts * 4
-            memory, scratch = [*memory, self.sums], scratch + Dim.min(self.space.m, self.block) * row
-        return super().finish(name, memory, extent=extent, scratch=scratch, grain=grain)
-
-    def _whole(self, first: t.Expr, groups: t.Expr, base: t.Expr, column: t.Expr, columns: int) -> None:
-        if not self.deep:
-            super()._whole(first, groups, base, column, columns)
-            return
-        e, tile = self.e, self.tile
-        groups, each = e.share(groups), self.parts * tile.rows * self.vectors * tile.lanes
-        with e.loop("v", t.Mul(groups, e.i64(each // tile.lanes))) as v:
-            e.write(self.sums, t.Mul(v, e.i64(tile.lanes)), e.f32(0.0), tile.lanes)
-        with e.loop("d", self.depth // _PART) as d:
-            self._part(first, groups, base, e.share(t.Mul(d, e.i64(_PART))), _PART)
-        rest = self.depth % _PART
-        if rest:
-            self._part(first, groups, base, e.i64(self.depth - rest), rest)
-        with e.loop("g", groups) as g:
-            row = e.share(t.Add(first, t.Mul(g, e.i64(tile.rows))))
-            self._results(self.sums, row, tile.rows, column, columns, e.share(t.Mul(g, e.i64(each))))
-
-    def _part(self, first: t.Expr, groups: t.Expr, base: t.Expr, begin: t.Expr, depth: int) -> None:
-        """`depth` steps of k from `begin` for all groups of rows."""
-        e, tile = self.e, self.tile
-        with e.loop("g", groups) as g:
-            row = e.share(t.Add(first, t.Mul(g, e.i64(tile.rows))))
-            starts = [e.share(t.Add(start, begin)) for start in self.left_rows(row, tile.rows)]
-            ahead = self._shared(g, depth, _PART) or self.near()
-            right = e.share(t.Add(base, t.Mul(begin, e.i64(tile.panel))))
-            size = tile.rows * self.vectors * tile.lanes
-            at = e.share(t.Mul(g, e.i64(self.parts * size)))
-            for part in self._parts():
-                self._chunks(self.sums, starts, right, depth, ahead, t.Add(at, e.i64(part * size)) if part else at)
 
 
 def added(e: Emitter, values: list[V]) -> V:

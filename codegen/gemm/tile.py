@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilegraph.ops.gemm import GemmSpace
@@ -35,22 +36,27 @@ class Tile:
         if vector_bits < 256:
             raise Decline(f"matrix products need vectors of 256 bits or more, not {vector_bits}")
         lanes, rows = vector_bits // 32, 8 if vector_bits >= 512 else 4
-        vectors = -(-n // lanes)
-        cost = {v: vectors // v * c + _WIDTH_COST.get(vectors % v, 0.0) for v, c in _WIDTH_COST.items() if v <= vectors}
+        cost = _costs([n], lanes)
         return Tile(lanes, rows, min(sorted(cost, reverse=True), key=cost.__getitem__))
 
     @staticmethod
     def of(space: GemmSpace, vector_bits: int) -> Tile:
         """Panels of several float32 matrices that lie in the level 2 cache as a whole are two vectors wide, so that
-        those of one unit take less of it. Products with results of their own have panels of one width, all of which is
-        computed."""
+        those of one unit take less of it. Products with results of their own have panels of one width."""
         tile = Tile.choose(space.n, vector_bits)
         if space.beside:
-            cost = {v: sum(-(-one.n // (v * tile.lanes)) for one in space.members) * c for v, c in _WIDTH_COST.items()}
+            cost = _costs([one.n for one in space.members], tile.lanes)
             return replace(tile, vectors=min(sorted(cost, reverse=True), key=cost.__getitem__))
         if space.others and space.precision == "float32" and not is_deep(space, tile):
             tile = replace(tile, vectors=min(2, tile.vectors))
         return tile
+
+
+def _costs(columns: Sequence[int], lanes: int) -> dict[int, float]:
+    """Of matrices with so many columns, by the number of vectors of their panels."""
+    widths = [-(-n // lanes) for n in columns]
+    return {v: sum(w // v * c + _WIDTH_COST.get(w % v, 0.0) for w in widths)
+            for v, c in _WIDTH_COST.items() if v <= max(widths)}
 
 
 def is_deep(space: GemmSpace, tile: Tile) -> bool:
