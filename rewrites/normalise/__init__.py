@@ -19,6 +19,7 @@ from tilegraph.rewrites.normalise.expands import Expands
 from tilegraph.rewrites.normalise.fold import Fold
 from tilegraph.rewrites.normalise.functions import ExpandFunctions
 from tilegraph.rewrites.normalise.identity import IdentityElimination, WrittenIdentities
+from tilegraph.rewrites.normalise.raise_opset import RaiseOpset
 from tilegraph.rewrites.normalise.reshape_targets import ReshapeTargets
 from tilegraph.rewrites.normalise.shape_sources import ShapeSources
 from tilegraph.rewrites.normalise.shapes import Shapes, symbolic_contents
@@ -26,6 +27,7 @@ from tilegraph.rewrites.normalise.unused_initializers import UnusedInitializers
 
 NORMALISE: tuple[Pass, ...] = (
     ExpandFunctions(),
+    RaiseOpset(),
     LiftConstants(),
     WrittenIdentities(),
     Shapes(),
@@ -43,5 +45,5 @@ NORMALISE: tuple[Pass, ...] = (
 )
 
 __all__ = ["NORMALISE", "CastChains", "CommonSubexpressions", "DeadCode", "DedupInitializers", "EmptyOperands",
-           "ExpandFunctions", "Expands", "Fold", "IdentityElimination", "LiftConstants", "ReshapeTargets",
-           "ShapeSources", "Shapes", "UnusedInitializers", "WrittenIdentities", "symbolic_contents"]
+           "ExpandFunctions", "Expands", "Fold", "IdentityElimination", "LiftConstants", "RaiseOpset",
+           "ReshapeTargets", "ShapeSources", "Shapes", "UnusedInitializers", "WrittenIdentities", "symbolic_contents"]
