@@ -6,7 +6,7 @@ more tasks of equal size. It gains where there are few rows (docs/gemm.md); with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -18,30 +18,58 @@ from tilegraph.rewrites.fusion.verdicts import Verdicts
 from tilegraph.rewrites.gemm.find import Candidate, alone
 
 _MOST = 4  # results that wait for their readers together: the keys and values of a whole decoder would fill the arena
+_FAR = 200  # nodes behind a value that are looked at; shapes and masks take fewer
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)  # may read anything
 
 
 def join(found: Sequence[Candidate], view: GraphView, verdicts: Verdicts[GemmSpace]) -> list[Candidate]:
     """`found`, of one graph, with those joined that can be; each says what keeps it apart from others of its rows.
 
-    A product that reads more than the rows and constants stays apart: what it reads may come from another one, or lead
-    to one by way of a third kernel, and the composites would depend on one another in a circle.
+    What a product reads beside its rows must not come from any of `found`: by way of that, composites could depend on
+    one another in a circle. Rows themselves lead to none, as no product makes what it is made of.
     """
+    free = _Free(frozenset(product for candidate in found for product in candidate.products))
     groups: dict[ir.Value, list[Candidate]] = {}
     for candidate in found:
         rows = candidate.products[0].inputs[0]
         assert rows is not None
         groups.setdefault(rows, []).append(candidate)
-    return [one for group in groups.values() for one in (_joined(group, view, verdicts) if len(group) > 1 else group)]
+    return [one for group in groups.values()
+            for one in (_joined(group, view, verdicts, free) if len(group) > 1 else group)]
 
 
-def _joined(group: Sequence[Candidate], view: GraphView, verdicts: Verdicts[GemmSpace]) -> Iterator[Candidate]:
+class _Free:
+    """Whether a value does not come from any of the products."""
+
+    def __init__(self, products: Set[ir.Node]) -> None:
+        self.products = products
+        self.known: set[ir.Node] = set()
+
+    def __call__(self, value: ir.Value, graph: ir.Graph | ir.Function | None) -> bool:
+        """`graph`: that of the products; what others around it make was there before."""
+        seen: set[ir.Node] = set()
+        stack = [value.producer()]
+        while stack:
+            node = stack.pop()
+            if node is None or node in self.known or node in seen or node.graph is not graph:
+                continue
+            if node in self.products or len(seen) == _FAR or any(a.type in _BODIES for a in node.attributes.values()):
+                return False
+            seen.add(node)
+            stack += [v.producer() for v in node.inputs if v is not None]
+        self.known |= seen
+        return True
+
+
+def _joined(group: Sequence[Candidate], view: GraphView, verdicts: Verdicts[GemmSpace], free: _Free) \
+        -> Iterator[Candidate]:
     """The candidates of one value's rows, in order."""
     waiting = list(group)
     while waiting:
         best, *rest = waiting
-        waiting, reason, declined = [], _reason(best), ""
+        waiting, reason, declined = [], _reason(best, free), ""
         for other in rest:
-            if reason or len(best.outputs) == _MOST or _reason(other):
+            if reason or len(best.outputs) == _MOST or _reason(other, free):
                 waiting.append(other)
                 continue
             try:
@@ -53,7 +81,7 @@ def _joined(group: Sequence[Candidate], view: GraphView, verdicts: Verdicts[Gemm
         yield replace(best, apart=apart) if apart else best
 
 
-def _reason(candidate: Candidate) -> str:
+def _reason(candidate: Candidate, free: _Free) -> str:
     """What keeps it from being joined to any other, or ""."""
     space = candidate.space
     if space.quantized is not None or space.matrix is not None:
@@ -62,13 +90,12 @@ def _reason(candidate: Candidate) -> str:
         return "it reads two matrices already"
     if not alone(candidate):
         return "its matrix is read elsewhere, too"
-    inside = set(candidate.nodes)
+    inside, rows = set(candidate.nodes), candidate.products[0].inputs[0]
     for node in candidate.nodes:
         for value in node.inputs:
-            made = None if value is None else value.producer()
-            if made is not None and made not in inside and value is not candidate.products[0].inputs[0] \
-                    and made.graph is node.graph:
-                return f"it also reads {value.name}" if value is not None else ""
+            if value is None or value is rows or value.producer() in inside or free(value, node.graph):
+                continue
+            return f"it also reads {value.name}, which comes from another product or from afar"
     return ""
 
 

@@ -35,6 +35,13 @@ def test_queries_keys_and_values() -> None:
                           "own"]
 
 
+def test_other_values_that_come_from_no_product() -> None:
+    """A mask, or sizes of heads that are computed."""
+    _, bodies, _ = fused(f"(float[B,64] x, float[B,64] m) => (float[B,64] p, float[B,64] q) {{ {W} {U} n = Neg(m) "
+                         "o = Softmax(n) s = MatMul(x, w) p = Mul(s, o) q = MatMul(x, u) }")
+    assert bodies == ["MatMul Mul MatMul"]
+
+
 def test_each_is_rounded_on_request() -> None:
     _, bodies, _ = fused(f"(float[8,64] x) => (float[8,64] p, float[8,64] q) {{ {W} {U} p = MatMul(x, w) "
                          "q = MatMul(x, u) }", precision="bf16")
@@ -44,9 +51,9 @@ def test_each_is_rounded_on_request() -> None:
 @pytest.mark.parametrize(("text", "expected", "reason"), [
     # The second needs what a third kernel makes of the first.
     ("p = MatMul(x, w) s = Softmax(p) k = MatMul(x, u) q = Add(k, s) r = Neg(x)", ["MatMul", "MatMul Add"],
-     "it also reads s"),
+     "it also reads s, which"),
     ("p = MatMul(x, w) g = Relu(p) k = MatMul(x, u) q = Mul(k, g) r = Neg(p)", ["MatMul", "MatMul Mul"],
-     "it also reads g"),
+     "it also reads g, which"),
     ("p = MatMul(x, w) k = MatMul(x, u) l = MatMul(x, v) q = Mul(k, l) r = Neg(x)", ["MatMul", "MatMul MatMul Mul"],
      "it reads two matrices already"),
     ("p = MatMul(x, w) q = MatMul(x, u) y = Neg(x) r = MatMul(y, u)", ["MatMul"], "its matrix is read elsewhere, too"),
