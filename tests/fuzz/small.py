@@ -14,7 +14,7 @@ from pathlib import Path
 CONSTANTS = (
     ("tilegraph.codegen.gemm.tile", "BLOCK_ROWS", 32),
     ("tilegraph.codegen.gemm.kernel", "CHUNK", 8),
-    ("tilegraph.codegen.gemm.kernel", "_PART", 16),
+    ("tilegraph.codegen.gemm.plain", "_PART", 16),
     ("tilegraph.codegen.gemm.tile", "_CACHE", 1 << 8),
     ("tilegraph.codegen.gemm.words", "CHUNK", 32),
     ("tilegraph.codegen.conv.direct", "CHUNK", 4),
