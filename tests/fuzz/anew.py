@@ -92,8 +92,8 @@ def split_constants(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
 
 
 def raised(model: onnx.ModelProto, seed: int) -> onnx.ModelProto | None:
-    """For the next opset by onnx's converter, and nothing more said of shapes; None where that cannot, or would leave
-    out functions."""
+    """For the next opset by onnx's converter, and nothing more said of shapes; None where that cannot, makes no valid
+    model (Pad keeps an attribute that Pad-11 lacks), or would leave out functions."""
     (opset,) = (o.version for o in model.opset_import if o.domain == "")
     if model.functions or any(a.type == onnx.AttributeProto.GRAPH for n in model.graph.node for a in n.attribute):
         return None
@@ -101,7 +101,12 @@ def raised(model: onnx.ModelProto, seed: int) -> onnx.ModelProto | None:
         made = version_converter.convert_version(model, opset + 1)
     except RuntimeError:
         return None
-    return _with(made, list(made.graph.node), list(made.graph.initializer), model)
+    again = _with(made, list(made.graph.node), list(made.graph.initializer), model)
+    try:
+        onnx.checker.check_model(again)
+    except onnx.checker.ValidationError:
+        return None
+    return again
 
 
 def _with(model: onnx.ModelProto, nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto],

@@ -8,7 +8,7 @@ sizes run at two other sets of sizes. Kernels cut into as many tasks as they hav
 arrays that lie anywhere, and so must a later run; inputs stay as they are. A third has kernels in blocks of a few
 elements (tests/fuzz/small.py), some are also written anew (tests/fuzz/anew.py) and must give the same kernels. What
 differs from ONNX Runtime but not from the onnx package's reference evaluator, and what ONNX Runtime's own
-optimizations do to nodes that stay with it, is counted apart.
+optimizations do to nodes that stay with it, is counted apart, and so is what ends its process ("dies").
 """
 
 from __future__ import annotations
@@ -273,6 +273,37 @@ def _child(seeds: list[int], offload: str, folder: Path, connection: Any) -> Non
             path.unlink()
 
 
+def _original(seed: int, folder: Path) -> None:
+    """ONNX Runtime alone, without and with its optimizations, on all that `check` would run."""
+    from tilegraph.verify.run import ModelRun, RunFailure, open_runner
+
+    what = subject(seed)
+    if what is None:
+        return
+    path = folder / f"{seed}.onnx"
+    onnx.save(what.model, path)
+    for optimize in (False, True):
+        for feeds in (what.feeds, *(what.other(k) for k in range(OTHER_SIZES))):
+            try:
+                if feeds:
+                    open_runner(ModelRun(str(path), optimize=optimize, threads=1), isolate=False).run(feeds)
+            except RunFailure:
+                continue
+
+
+def dies(seed: int) -> bool:
+    """Whether ONNX Runtime ends its process on the original, too."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        alone = multiprocessing.get_context("spawn").Process(target=_original, args=(seed, Path(folder)))
+        alone.start()
+        alone.join(LIMIT_S)
+        if alone.is_alive():
+            alone.kill()
+            alone.join()
+            return False
+        return (alone.exitcode or 0) < 0
+
+
 def fuzz(seconds: float, start: int, offload: str, batch: int = 40) -> tuple[Counter[str], list[tuple[int, str, str]]]:
     """How many graphs ended how, and the findings."""
     counts: Counter[str] = Counter()
@@ -293,13 +324,13 @@ def fuzz(seconds: float, start: int, offload: str, batch: int = 40) -> tuple[Cou
                     outcome = here.recv() if here.poll(LIMIT_S) else (current, "TIMEOUT", f"over {LIMIT_S:.0f} s")
                 except EOFError:
                     child.join()
-                    outcome = (current, "CRASH", f"exit code {child.exitcode}")
+                    outcome = (current, "dies" if dies(current) else "CRASH", f"exit code {child.exitcode}")
                 seed = current + 1
                 counts[outcome[1]] += 1
                 if outcome[1].isupper():
                     findings.append(outcome)
                     print(f"seed {outcome[0]}: {outcome[1]}: {outcome[2]}", flush=True)
-                if outcome[1] in ("CRASH", "TIMEOUT") or time.monotonic() > until:
+                if outcome[1] in ("CRASH", "TIMEOUT", "dies") or time.monotonic() > until:
                     break
             if child.is_alive():
                 child.kill()

@@ -23,7 +23,8 @@ def _other(g: Graph, value: Any, kind: int) -> Any:
 
 
 def twin(g: Graph) -> None:
-    nodes = [n for n in g.nodes[-8:] if n.op_type not in ("If", "Loop", "Scan", "Cast") and n.output[0] in g.values]
+    nodes = [n for n in g.nodes[-8:] if n.op_type not in ("If", "Loop", "Scan", "Cast") and n.output[0] in g.values
+             and all(i in g.values for i in n.input if i)]  # none that reads a sequence, of which no value is kept
     if not nodes:
         return
     node = nodes[int(g.rng.integers(len(nodes)))]
