@@ -1,12 +1,15 @@
 """Region growth: from a seed to the largest region that is convex, legal and not wasteful, in a deterministic order.
 
 The seed is the first free node in topological order that computes something. Consumers and producers of the region's
-nodes are tried again and again, nearest in order first, until none can be added. Growth is bounded by `MAX_NODES`.
+nodes are tried again and again, nearest in order first, until none can be added. Growth is bounded by `MAX_NODES`,
+and so are the tries of a node that fits no better than before (the parameters of a training step are all neighbours of
+the scale of its gradients: retrying each after every step took minutes).
 A view that others read too is copied into the region: it costs nothing there.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,6 +25,7 @@ from tilegraph.rewrites.fusion.verdicts import Verdicts
 
 MAX_NODES = 96
 _BLOCKS = frozenset({"DepthToSpace", "SpaceToDepth"})  # ONNX Runtime moves them element by element, too
+_TRIES = 8  # of a node, until another of its neighbours has joined; models needed up to 6 (docs/decisions.md)
 _SLACK = 4096.0  # vector instructions: recomputing up to this much is cheaper than a value of its own
 
 Refuse = Callable[[ir.Node, str], None]
@@ -51,6 +55,7 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
         return weights[node]
 
     tried: set[tuple[ir.Node, int]] = set()
+    tries: Counter[tuple[ir.Node, int]] = Counter()  # by how many of its neighbours are in the region
     reasons: dict[ir.Node, str] = {}
     changed = True
     while changed and len(best.nodes) < MAX_NODES:
@@ -65,6 +70,10 @@ def grow(seed: ir.Node, view: GraphView, reach: Reach[ir.Node], free: Callable[[
             elif not reach.is_convex([n for n in (*best.nodes, node) if n not in clones]):
                 reasons[node] = "a path through other nodes leaves the region and comes back"
                 continue
+            near = (node, sum(n in best.nodes for n in (*view.consumers(node), *view.producers(node))))
+            if tries[near] == _TRIES:
+                continue
+            tries[near] += 1
             try:
                 wider = examine([*best.nodes, node], view, verdicts, clones, copies)
                 _not_wasteful(best, wider, node, alone(node))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -11,7 +14,8 @@ from tilegraph.cost import CostModel
 from tilegraph.graph import GraphView, Reach
 from tilegraph.ops.region import plan
 from tilegraph.passes import PassContext
-from tilegraph.rewrites.fusion import RegionFusion
+from tilegraph.rewrites.fusion import RegionFusion, legal
+from tilegraph.rewrites.fusion import grow as growth
 from tilegraph.rewrites.fusion.composite import DOMAIN
 from tilegraph.rewrites.fusion.copies import Copies
 from tilegraph.rewrites.fusion.grow import grow
@@ -229,6 +233,25 @@ def test_growth_is_bounded() -> None:
     steps = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(120))
     made, _, _ = fuse(f"(float[8,16] v0) => (float[8,16] v120) {{ {steps} }}")
     assert [len(b) for b in bodies(made)] == [96, 24]
+
+
+def test_many_neighbours_that_never_fit_are_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the parameters of a training step, which all read the scale of its gradients."""
+    asked: list[int] = []
+
+    def counted(nodes: Sequence[ir.Node], *args: Any, **more: Any) -> Candidate:
+        asked.append(len(nodes))
+        return legal.examine(nodes, *args, **more)
+
+    monkeypatch.setattr(growth, "examine", counted)
+    sizes = range(3, 23)
+    inputs = ", ".join(f"float[{n},24] p{n}" for n in sizes)
+    outputs = ", ".join(f"float[{n},24] y{n}" for n in sizes)
+    chain = " ".join(f"c{k + 1} = Mul(c{k}, q)" for k in range(40))
+    others = " ".join(f"y{n} = Mul(p{n}, c0)" for n in sizes)
+    made, _, _ = fuse(f"(float[24] q, {inputs}) => ({outputs}, float[24] c40) {{ c0 = Exp(q) {others} {chain} }}")
+    assert max(map(len, bodies(made))) == 41
+    assert sum(n > 2 for n in asked) < 250  # 40 joined, and 8 tries of each of 20; without a bound 800 more
 
 
 def test_the_same_model_gives_the_same_regions() -> None:
