@@ -217,8 +217,9 @@ def _pointwise_behind(node: ir.Node, view: GraphView) -> list[ir.Node]:
 
 def _unary(node: ir.Node, value: ir.Value) -> bool:
     others = [constant_of(v) for v in node.inputs if v is not None and v is not value]
+    rank = 0 if value.shape is None else len(value.shape)  # a number of more axes would move the channels
     return kind_of(node) == "pointwise" and len(node.outputs) == 1 and len(others) < len(node.inputs) and all(
-        a is not None and a.size == 1 for a in others)
+        a is not None and a.size == 1 and a.ndim <= rank for a in others)
 
 
 def _shaped(made: ir.Value, like: ir.Value, channels: int) -> ir.Value:

@@ -142,6 +142,8 @@ VIEW: dict[str, tuple[int, str]] = {
                                         + "c = ConstantOfShape(s) y = Mul(x, c) }"),
     "Trilu": (14, f"{X} (float[3,4,5] y) {{ y = Trilu(x) }}"),
     "Trilu above the diagonal": (14, f"{X} (float[3,4,5] y) {{ i = Constant<value_int=1>() y = Trilu(x, i) }}"),
+    "Trilu beyond the matrix": (14, f"{X} (float[3,4,5] y) {{ i = Constant<value_int={2**63 - 1}>() "
+                                "y = Trilu(x, i) }"),
     "Trilu below": (14, f"{X} (float[3,4,5] y) {{ i = Constant<value_int=-1>() y = Trilu<upper=0>(x, i) }}"),
     "Trilu of bool": (14, "(bool[5,5] x) => (bool[5,5] y) { y = Trilu<upper=0>(x) }"),
     "EyeLike": (9, "(float[4,6] x) => (float[4,6] y) { e = EyeLike<k=1>(x) y = Add(e, x) }"),

@@ -51,6 +51,14 @@ def test_channels_and_filters_are_copied_and_filters_left_out_again_behind_what_
     assert not WholeGroups().run(graph, context).modified
 
 
+def test_a_number_of_more_axes_stays_behind_what_is_left_out() -> None:
+    graph, _, modified = rewritten(text(tail="k = Constant<value = float[1,1,1,1,1] {2.}>() d = Mul(c, k) "
+                                             "s = Constant<value = int64[4] {1, 12, 54, 54}>() e = Reshape(d, s) "
+                                             "y = MaxPool<kernel_shape = [2, 2]>(e)"))
+    assert modified
+    assert [n.op_type for n in graph.graph][:5] == ["MaxPool", "Gather", "Conv", "Gather", "Mul"]
+
+
 def test_refusals() -> None:
     for case, reason in ((text(kernel=1), "µs in ONNX Runtime"), (ALONE, "µs in ONNX Runtime"),
                          ("(float[1,6,9,9] x, float[6,3,3,3] w) => (float[1,6,7,7] y) { y = Conv<group = 2>(x, w) }",

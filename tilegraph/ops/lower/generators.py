@@ -7,6 +7,8 @@ from collections.abc import Callable
 from tilegraph.ops.lower.base import NodeContext, compute_dtype, point, scalar
 from tilegraph.ops.prims import Const, Position, Prim
 
+_FAR = 1 << 62  # no matrix has as many rows
+
 
 def _range(c: NodeContext) -> list[Prim]:
     start, delta = c.constant(0), c.constant(2)
@@ -29,6 +31,11 @@ def _constant_of_shape(c: NodeContext) -> list[Prim]:
     return [Const(c.output_shape(), dtype, value=fill)]
 
 
+def _diagonal(k: int) -> int:
+    """`k`, or one that is beyond every matrix as well, but to which a row can be added."""
+    return min(max(k, -_FAR), _FAR)
+
+
 def _trilu(c: NodeContext) -> list[Prim]:
     x = c.arg(0)
     k = c.ints(1)
@@ -36,7 +43,7 @@ def _trilu(c: NodeContext) -> list[Prim]:
     if rank < 2:
         raise c.decline("Trilu of a vector")
     row, column = Position(x.shape, "int64", axis=rank - 2), Position(x.shape, "int64", axis=rank - 1)
-    shifted = point("Add", [row, scalar(0 if not k else k[0], "int64")], "int64")
+    shifted = point("Add", [row, scalar(_diagonal(k[0] if k else 0), "int64")], "int64")
     upper = bool(int(c.attr("upper", 1)))
     keep = point("GreaterOrEqual" if upper else "LessOrEqual", [column, shifted], "bool")
     zero = scalar(False if x.dtype == "bool" else 0, x.dtype)
@@ -47,7 +54,7 @@ def _eye_like(c: NodeContext) -> list[Prim]:
     shape = c.output_shape()
     dtype = compute_dtype(c.node.outputs[0])
     row, column = Position(shape, "int64", axis=0), Position(shape, "int64", axis=1)
-    shifted = point("Add", [row, scalar(int(c.attr("k", 0)), "int64")], "int64")
+    shifted = point("Add", [row, scalar(_diagonal(int(c.attr("k", 0))), "int64")], "int64")
     one, zero = (scalar(True, dtype), scalar(False, dtype)) if dtype == "bool" else (scalar(1, dtype), scalar(0, dtype))
     return [point("Where", [point("Equal", [column, shifted], "bool"), one, zero], dtype)]
 
