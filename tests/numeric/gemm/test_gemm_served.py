@@ -43,3 +43,26 @@ def test_what_stays_of_the_matrices(tmp_path: Path) -> None:
     assert len(calls) == 4, "embeddings, gate and up, down with its residual sum, and the logits"
     feeds: dict[str, Array] = {"ids": np.arange(24) * 7 % 300}
     same(served(made, feeds, threads=2), reference(model, feeds))
+
+
+def test_results_of_their_own(tmp_path: Path) -> None:
+    """Queries, keys and values of grouped heads: one call with one packed initializer, from the cache, too."""
+    weights = {"q": normal(96, 128) / 10, "k": normal(96, 32, seed=4) / 10, "v": normal(96, 32, seed=5) / 10,
+               "b": normal(128, seed=6)}
+    nodes = [helper.make_node(*one) for one in (
+        ("MatMul", ["x", "q"], ["a"]), ("Add", ["a", "b"], ["y"]), ("MatMul", ["x", "k"], ["c"]),
+        ("Tanh", ["c"], ["z"]), ("MatMul", ["x", "v"], ["w"]))]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["S", n]) for name, n in zip(
+        "yzw", (128, 32, 32), strict=True)]
+    graph = helper.make_graph(nodes, "heads", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["S", 96])],
+                              results, [numpy_helper.from_array(array, name) for name, array in weights.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    feeds = {"x": normal(19, 96, seed=7)}
+    for _ in range(2):
+        made = optimize(model, cache_dir=tmp_path)
+        assert made.manifest is not None
+        assert [len(p.calls) for p in made.manifest.programs.values()] == [1]
+        sizes = sorted(v.const_value.size for v in made.model.graph.initializers.values() if v.const_value is not None)
+        assert len(sizes) == 2, "the bias, and the matrices filled up to whole panels"
+        assert 96 * (128 + 32 + 32) <= sizes[1] < 96 * 256
+        same(served(made, feeds, threads=2), reference(model, feeds))
