@@ -214,7 +214,7 @@ def _resize_11(node: ir.Node, step: int, apply: bool) -> None:
         if nearest:
             node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor")
         node.resize_inputs(3)
-        node.replace_input_with(1, None)
+        node.replace_input_with(1, _constant(node, np.zeros(0, np.float32), "roi"))  # may be left out since opset 13
         node.replace_input_with(2, scales)
 
 

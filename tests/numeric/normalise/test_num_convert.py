@@ -107,6 +107,7 @@ def test_upsample_9_and_resize_10() -> None:
     scales = "s = Constant <value = float[4] {1.0, 1.0, 2.0, 2.0}> () "
     same(scales + "y = Upsample <mode = \"nearest\"> (x, s)", 9)
     same(scales + "y = Resize <mode = \"nearest\"> (x, s)", 10)
+    same(scales + "y = Resize <mode = \"nearest\"> (x, s)", 10, version=11)
     same(scales + "y = Resize <mode = \"linear\"> (x, s)", 10)
 
 
