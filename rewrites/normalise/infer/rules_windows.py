@@ -107,7 +107,12 @@ def pool(c: Context) -> Sequence[Info] | None:
     kernel = c.attr("kernel_shape")
     if data.shape is None or kernel is None or len(data.shape) != len(kernel) + 2:
         return None
-    ceil = bool(c.attr("ceil_mode", 0)) and c.attr("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    given = c.attr("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    ceil = bool(c.attr("ceil_mode", 0)) and given
+    if not given and any(d != 1 for d in c.attr("dilations", ())):
+        # ONNX Runtime pads as much as an undilated window needs, and has fewer results than ONNX says.
+        shape = (*data.shape[:2], *[None] * len(kernel))
+        return [Info(data.dtype, shape), *(Info(ir.DataType.INT64, shape) for _ in c.node.outputs[1:])]
     if not ceil and all(d is not None and d.is_static for d in data.shape[2:]):
         return None
     dims = _rounded_up(c, data.shape, kernel) if ceil else _windowed(c, data.shape, [Dim.of(int(k)) for k in kernel])

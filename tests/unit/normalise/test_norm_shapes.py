@@ -187,6 +187,7 @@ def test_images(body: str, expected: str) -> None:
     ("kernel_shape = [2, 2], strides = [2, 3], pads = [0, 0, 0, 1]", "[1,3,1,None]"),
     ("kernel_shape = [2, 2], strides = [2, 1]", "[1,3,1,2]"),
     ("kernel_shape = [1, 3], strides = [1, 2], auto_pad = \"VALID\"", "[1,3,2,1]"),
+    ("kernel_shape = [2, 2], dilations = [1, 2], auto_pad = \"SAME_UPPER\"", "[1,3,None,None]"),  # onnx pads by more
 ])
 def test_pools_that_round_up(attributes: str, expected: str) -> None:
     body = f"y = MaxPool <ceil_mode = 1, {attributes}> (x)"

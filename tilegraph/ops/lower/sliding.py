@@ -68,6 +68,8 @@ def _window_pads(c: NodeContext, sizes: Shape, kernel: Sequence[int], strides: S
         return pads
     if auto == "VALID":
         return [0] * (2 * rank)
+    if c.node.op_type != "Conv" and any(d != 1 for d in dilations):
+        raise c.decline(f"auto_pad {auto} of a dilated window: ONNX Runtime pads as much as an undilated one needs")
     begins, ends = [], []
     for k, extent in enumerate(sizes):
         size = extent.as_int()
