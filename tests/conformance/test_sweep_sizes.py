@@ -62,7 +62,22 @@ def test_what_differs_at_one_size_is_noticed(tmp_path: Path, monkeypatch: pytest
     assert "all 2" not in found.detail
 
 
-def test_scalars_stay_scalars_and_the_end_of_a_process_is_told() -> None:
+def test_a_folder_that_ends_its_process_where_onnx_runtime_does_is_told(tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = sizes.references_of
+
+    def ended(opened: Any, changed: Any) -> Any:
+        answers, _ = taken(opened, changed)
+        return [None if words == "all 0" else a for (words, _), a in zip(changed, answers, strict=True)], ["all 0"]
+
+    monkeypatch.setattr(sizes, "references_of", ended)
+    monkeypatch.setattr(sizes, "apart", lambda what, given: ([None], sizes.ENDED))
+    found = answered(tmp_path, monkeypatch)
+    assert found.status == "kernel", found.detail
+    assert found.detail == "10 of 11 sizes, ONNX Runtime ends its process at all 0, and the folder's at all 0"
+
+
+def test_scalars_stay_scalars_and_the_end_of_a_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """An LSTM over no batch ends ONNX Runtime's process when it has two threads."""
     assert sizes.resized({"s": np.array(3)}, {"s": []}, {})["s"].shape == ()
 
@@ -78,6 +93,10 @@ def test_scalars_stay_scalars_and_the_end_of_a_process_is_told() -> None:
         def close(self) -> None:
             pass
 
+    monkeypatch.setattr("tilegraph.verify.run.open_runner", lambda what, isolate: Ends() if isolate else None)
+    assert [sizes.apart(None, {}) for _ in "abcd"] == [
+        ([{"y": 1}], ""), ([None], sizes.ENDED), ([None], "no such size"), ([{"y": 1}], "")]
+    Ends.left = [None, "the process that ran it was killed", "no such size", None]
     answers, fatal = sizes.references_of(Ends, [(word, {}) for word in "abcd"])
     assert answers == [{"y": 1}, None, None, {"y": 1}]
     assert fatal == ["b"]
