@@ -60,3 +60,13 @@ def test_what_differs_has_another_name(group: str) -> None:
 def test_names_of_values_do_not_matter() -> None:
     assert named("(float[B,8] x, float[B,8] z) => (float[B,8] y) { t = Exp(x) y = Sub(t, z) }") == \
         named("(float[B,8] left, float[B,8] right) => (float[B,8] out) { inner = Exp(left) out = Sub(inner, right) }")
+
+
+def test_bounds_of_clip_are_the_same_as_attributes_and_as_constants() -> None:
+    """Models of opset 10 and of opset 11 have the same kernels."""
+    ten = lowered("(float[B,8] x) => (float[B,8] y) { y = Clip<min=-0.5, max=1.5>(x) }", 10)
+    eleven = lowered("(float[B,8] x) => (float[B,8] y) { a = Constant<value = float {-0.5}>() "
+                     "b = Constant<value = float {1.5}>() y = Clip(x, a, b) }", 11)
+    assert signature(ten.outputs) == signature(eleven.outputs)
+    low = lowered("(float[B,8] x) => (float[B,8] y) { y = Clip<min=-0.5>(x) }", 10)
+    assert signature(low.outputs) != signature(ten.outputs)

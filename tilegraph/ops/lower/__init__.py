@@ -12,7 +12,15 @@ import onnx_ir as ir
 
 from tilegraph.ops.count import requires
 from tilegraph.ops.dtypes import LARGEST, NARROW, stored_name
-from tilegraph.ops.lower.base import NodeContext, compute_dtype, constant_of, point, quotient, shape_of
+from tilegraph.ops.lower.base import (
+    NodeContext,
+    compute_dtype,
+    constant_of,
+    point,
+    quotient,
+    scalar,
+    shape_of,
+)
 from tilegraph.ops.lower.extents import Renames, divided
 from tilegraph.ops.lower.gathers import takes_slices
 from tilegraph.ops.lower.resize import mode_of
@@ -90,6 +98,10 @@ def _pointwise(c: NodeContext) -> list[Prim]:
     largest = LARGEST.get(stored_name(c.node.outputs[0].dtype)) if c.node.op_type == "Clip" else None
     if largest is not None:  # bounds that are absent are those of the type, which kernels compute in float32
         attrs = {"min": -largest, "max": largest, **attrs}
+    if c.node.op_type == "Clip":  # bounds that are attributes, before opset 11, make the same kernel as constants
+        given = [p if p is not None else scalar(float(attrs[k]), dtype) if k in attrs else None
+                 for p, k in zip([*operands[1:], None, None], ("min", "max"), strict=False)]
+        operands, attrs = [operands[0], *given], {k: v for k, v in attrs.items() if k not in ("min", "max")}
     return [point(c.node.op_type, operands, dtype, domain=domain_of(c.node), attrs=attrs, opset=c.opset)]
 
 
