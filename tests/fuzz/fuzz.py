@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -283,12 +283,11 @@ def _original(seed: int, folder: Path) -> None:
     path = folder / f"{seed}.onnx"
     onnx.save(what.model, path)
     for optimize in (False, True):
-        for feeds in (what.feeds, *(what.other(k) for k in range(OTHER_SIZES))):
-            try:
-                if feeds:
-                    open_runner(ModelRun(str(path), optimize=optimize, threads=1), isolate=False).run(feeds)
-            except RunFailure:
-                continue
+        with suppress(RunFailure):
+            runner = open_runner(ModelRun(str(path), optimize=optimize, threads=1), isolate=False)
+            for feeds in (what.feeds, *(what.other(k) for k in range(OTHER_SIZES))):
+                with suppress(RunFailure):
+                    runner.run(feeds)
 
 
 def dies(seed: int) -> bool:

@@ -135,6 +135,8 @@ class Graph:
         names = [n if w else "" for n, w in zip(self.results(len(wanted)), wanted, strict=True)]
         node = helper.make_node(op, inputs, names, name=self.style.format(f"n{len(self.nodes)}"), domain=domain,
                                 **attributes)
+        if op == "MaxPool" and not _pools(node, operands[0], self.opset):
+            return False
         results = self._tried([node], [n for n in names if n])
         if results is None or (inexact and (op in JUMPING or (op.startswith("Cast") and results[0].dtype.kind != "f"))):
             return False
@@ -175,6 +177,17 @@ class Graph:
             self.values[name] = result
             if inexact and result.dtype.kind == "f":
                 self.rounded.add(name)
+
+
+def _pools(node: onnx.NodeProto, x: Array, opset: int) -> bool:
+    """Whether the pool has results: ONNX Runtime's process dies of one without (float32; float16 where it casts)."""
+    info = helper.make_tensor_value_info(node.input[0], helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+    graph = helper.make_graph([node], "pool", [info], [onnx.ValueInfoProto(name=node.output[0])])
+    try:
+        made = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports(opset, [node])))
+    except (onnx.shape_inference.InferenceError, RuntimeError):
+        return True  # ONNX Runtime says what is wrong
+    return all(d.dim_value > 0 for d in made.graph.output[0].type.tensor_type.shape.dim)
 
 
 def free_names(node: onnx.NodeProto) -> list[str]:
