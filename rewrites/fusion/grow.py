@@ -3,7 +3,7 @@
 The seed is the first free node in topological order that computes something. Consumers and producers of the region's
 nodes are tried again and again, nearest in order first, until none can be added. Growth is bounded by `MAX_NODES`,
 and so are the tries of a node that fits no better than before (the parameters of a training step are all neighbours of
-the scale of its gradients: retrying each after every step took minutes).
+the scale of its gradients: docs/decisions.md has what retrying each after every step costs).
 A view that others read too is copied into the region: it costs nothing there.
 """
 
