@@ -14,12 +14,12 @@ from contextlib import nullcontext
 from itertools import groupby
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.conv.halves import folded, half_vectors, spread
+from tilegraph.codegen.conv.halves import folded, spread
 from tilegraph.codegen.conv.results import STREAMED, UNROLLED
 from tilegraph.codegen.conv.sliding import Sliding, Taps
 from tilegraph.codegen.conv.tiles import MAX_TAPS, vectors_for, widest
 from tilegraph.codegen.generated import Generated
-from tilegraph.ops.conv import ConvSpace
+from tilegraph.ops.conv import ConvSpace, half_vectors
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 

@@ -10,17 +10,6 @@ from __future__ import annotations
 from tilegraph.codegen import tvm_compat as t
 from tilegraph.codegen.emitter import Emitter
 from tilegraph.codegen.tir_math import V
-from tilegraph.ops.conv import ConvSpace
-from tilegraph.spec import filters
-
-
-def half_vectors(space: ConvSpace) -> int:
-    """How many vectors of half a block of filters the sums of `space` take; 0 where whole ones are as good, or where
-    its filters or weights are not the same for all of a unit."""
-    simple = space.groups == 1 and space.blocked and space.plain is None and space.factor is None and not space.phases
-    if space.kind != "conv" or not simple or space.schedule.vectors is not None:
-        return 0
-    return filters.half_vectors(space.filters, space.depth, space.lanes)
 
 
 def spread(e: Emitter, source: t.Buffer, at: t.Expr, lanes: int, pair: bool) -> t.Expr:

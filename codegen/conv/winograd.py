@@ -12,12 +12,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from tilegraph.codegen import tvm_compat as t
-from tilegraph.codegen.conv.halves import folded, half_vectors, spread
+from tilegraph.codegen.conv.halves import folded, spread
 from tilegraph.codegen.conv.results import STREAMED, Results
 from tilegraph.codegen.conv.tiles import vectors_for, widest
 from tilegraph.codegen.generated import Generated
 from tilegraph.codegen.tir_math import V
-from tilegraph.ops.conv import ConvSpace, algorithm
+from tilegraph.ops.conv import ConvSpace, algorithm, half_vectors
 from tilegraph.spec.dims import Dim
 from tilegraph.spec.filters import Filters
 from tilegraph.spec.winograd import FAR, NEAR, PRODUCT, SUM

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from tilegraph.cost import CostModel, Extents, estimate
 from tilegraph.cost import conv as cost
 from tilegraph.graph import GraphView
-from tilegraph.ops.conv import algorithm
+from tilegraph.ops.conv import algorithm, half_vectors
 from tilegraph.ops.lower.base import shape_of
 from tilegraph.rewrites.conv.units import Unit, follows, is_window
 from tilegraph.rewrites.conv.write import reads_plain
@@ -186,4 +186,5 @@ def work_of(unit: Unit, known: Extents = ()) -> cost.Work:
     return cost.Work(space.kind, algorithm(space), space.lanes, space.depth, space.filters, taps, results,
                      4 * sizes * channels,
                      4 * results * (space.filters * apart if space.plain else space.blocks * space.lanes),
-                     plain=not space.blocked, phases=apart, narrow=space.plain is not None)
+                     plain=not space.blocked, phases=apart, narrow=space.plain is not None,
+                     halves=half_vectors(space))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilegraph.spec.filters import half_vectors
-
 _FLOP_PER_US = 266_000.0  # 64 a cycle
 _BYTES_PER_US = 60_000.0  # out of L2 and L3
 _FAR_BYTES_PER_US = 22_000.0  # beyond what the caches hold
@@ -34,7 +32,9 @@ _KERNEL_SHARES = {"direct": 0.95, "winograd": 1.4, "winograd4": 1.9, "taps": 0.6
 class Work:
     """A window: kind as in `ops.conv` ("conv", "depthwise", "grouped", pools) and the algorithm of our kernel, `depth`
     channels that a result sums over, `taps` of the window, `results` positions (N·H'·W'), `read` and `written` bytes.
-    `phases` > 1: a transposed one; `results` are the positions of the source, of which each makes so many."""
+    `phases` > 1: a transposed one; `results` are the positions of the source, of which each makes so many.
+    `halves`: how many vectors of half a block of filters our kernel takes (`ops.conv.half_vectors`), 0 for whole ones.
+    """
 
     kind: str
     algorithm: str
@@ -48,6 +48,7 @@ class Work:
     plain: bool = False  # the source is read in plain layout
     phases: int = 1
     narrow: bool = False  # filters and phases share one block
+    halves: int = 0
 
     @property
     def flop(self) -> float:
@@ -59,9 +60,9 @@ class Work:
     @property
     def kernel_flop(self) -> float:
         """Those of our kernels, which take half a block of filters for what it is."""
-        simple = self.kind == "conv" and self.phases == 1 and not self.plain and not self.narrow
-        halves = half_vectors(self.filters, self.depth, self.lanes) if simple else 0
-        return self.flop * halves * (self.lanes // 2) / _whole(self.filters, self.lanes) if halves else self.flop
+        if not self.halves:
+            return self.flop
+        return self.flop * self.halves * (self.lanes // 2) / _whole(self.filters, self.lanes)
 
 
 def runtime_us(work: Work) -> float:

@@ -38,8 +38,10 @@ DECLINED = {
                                 "GlobalLpPool with p = 0"),
     "LpPool over many": (18, "(float[1,2,9,9] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape=[6,6]>(x) }",
                          "a window of 36 elements: kernels take up to 9"),
-    "LpPool dilated, padded by itself": (18, "(float[1,2,9,9] x) => (float[1,2,A,B] y) { y = LpPool<kernel_shape=[3,3], "
-                                         "dilations=[2,2], auto_pad=\"SAME_UPPER\">(x) }", "of a dilated window"),
+    "LpPool dilated, padded by itself": (18, "(float[1,2,9,9] x) => (float[1,2,A,B] y) { "
+                                         "y = LpPool<kernel_shape=[3,3], dilations=[2,2], "
+                                         "auto_pad=\"SAME_UPPER\">(x) }",
+                                         "of a dilated window"),
     "LpPool of symbols with steps": (18, "(float[1,2,N,9] x) => (float[1,2,M,9] y) { "
                                      "y = LpPool<kernel_shape=[2,1], strides=[2,1]>(x) }",
                                      "the symbolic extent N with stride 2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilegraph.ops.conv.space import ConvSpace
+from tilegraph.spec import filters
 
 _MIN_CHANNELS = 16
 _MAX_CHANNELS = 1024
@@ -41,6 +42,15 @@ def algorithms(space: ConvSpace) -> tuple[str, ...]:
     if space.kind != "conv" or not _fits_winograd(space):
         return (usual,)
     return usual, *(one for one in ("direct", "winograd") if one != usual)
+
+
+def half_vectors(space: ConvSpace) -> int:
+    """How many vectors of half a block of filters the sums of `space` take; 0 where whole ones are as good, or where
+    its filters or weights are not the same for all of a unit."""
+    simple = space.groups == 1 and space.blocked and space.plain is None and space.factor is None and not space.phases
+    if space.kind != "conv" or not simple or space.schedule.vectors is not None:
+        return 0
+    return filters.half_vectors(space.filters, space.depth, space.lanes)
 
 
 def _fits_winograd(space: ConvSpace) -> bool:
