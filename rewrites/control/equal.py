@@ -1,7 +1,8 @@
 """Extents that an operator requires to be equal get one name.
 
 LSTM, GRU and RNN refuse a state of another batch than their input's, MatMul operands whose inner extents differ, and
-Concat operands that differ beside its axis: in every run that succeeds they are equal. Exporters that leave all extents
+Concat operands that differ beside its axis (ONNX Runtime lets empty ones differ, ONNX does not): in every run that
+succeeds they are equal. Exporters that leave all extents
 open do not say so (PyTorch gives each past key and value of a decoder a length and a batch of its own); then sums of
 what comes from both have unknown extents, and nothing that follows can be a kernel. Extents of one name are checked on
 every run, so an input that breaks the rule ends in an error as it did, in one that names both values.
