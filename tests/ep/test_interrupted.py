@@ -65,22 +65,24 @@ def test_files_that_cannot_grow(tmp_path: Path, known: Known, limit: str, earlie
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".tilegraph-tmp-")]
 
 
-@pytest.mark.parametrize("kilobytes", [4, 32])
-def test_a_disk_that_fills(tmp_path: Path, known: Known, kilobytes: int) -> None:
-    """A real file system of a few kilobytes that holds the output, the cache and the temporary files."""
+@pytest.mark.parametrize(("kilobytes", "all_on_it"), [(4, False), (32, True)])
+def test_a_disk_that_fills(tmp_path: Path, known: Known, kilobytes: int, all_on_it: bool) -> None:
+    """A real file system of a few kilobytes that holds the output alone, so that it fills while the folder is written,
+    or the cache and the temporary files, too, so that it fills while kernels are compiled."""
     disk = tmp_path / "disk"
     disk.mkdir()
     arguments = [sys.executable, "-c", OPTIMIZE, f"{1 << 40}:-1", str(tmp_path / "two.onnx"), str(disk / "m.tilegraph"),
-                 str(disk / "cache")]
+                 str((disk if all_on_it else tmp_path) / "cache")]
     script = f"mount -t tmpfs -o size={kilobytes}k none {disk} && mkdir {disk}/tmp && \"$@\"; echo $?; ls -A {disk}"
     done = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", *arguments], capture_output=True, text=True,
-                          check=False, env={**os.environ, "TMPDIR": str(disk / "tmp")})
+                          check=False, env={**os.environ, "TMPDIR": str(disk / "tmp" if all_on_it else tmp_path)})
     if "mount:" in done.stderr or "unshare:" in done.stderr:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     code = next(line for line in done.stdout.splitlines() if line.isdigit())
     left = done.stdout.splitlines()[done.stdout.splitlines().index(code) + 1:]
     clean_failure(subprocess.CompletedProcess(arguments, int(code), done.stdout, done.stderr))
     assert set(left) <= {"tmp", "cache"}, left
+    assert all_on_it or "m.tilegraph: the disk is full" in done.stderr, done.stderr
 
 
 WRITER = """
