@@ -104,14 +104,14 @@ class RegionFusion(CompositePass):
             declined -= again
             seeds.extend(sorted(again, key=view.order.__getitem__))
         members = {node for region in found for node in region.nodes if node not in region.clones}
+        products = {d.subject for d in context.diagnostics.of("gemm", taken=False)}  # why they stay is said
         for node in view.nodes:
             # A kernel, of this pass or of one before; and what computes nothing.
             if node in members or node.domain == DOMAIN or _shown(node) == "Constant":
                 continue
             if copies.replace(node, view):
                 self._copied(node, context)
-            else:
-                reason = refusals.get(node)
+            elif (reason := refusals.get(node)) is not None or node.name not in products:
                 context.diagnostics.refused(STAGE, node.name or "", reason or _unreached(node), op=_shown(node),
                                             general=reason is None)
         return found

@@ -43,3 +43,11 @@ def test_what_every_row_would_compute_again_stays_outside() -> None:
     assert model.summary.regions == 2
     taken = sorted(d.data["ops"] for d in model.diagnostics.of("fusion", taken=True))
     assert taken == [["Erf", "Tanh"], ["Mul", "Sigmoid"]]
+
+
+def test_of_a_product_of_computed_matrices_its_own_stage_says_why_it_stays() -> None:
+    made = optimize(onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[64,64] x, float[64,64] z) => (float[64,64] y) '
+        "{ a = Relu(x) b = MatMul(a, z) c = Sigmoid(b) y = Transpose(c) }"), offload="all", dry_run=True)
+    assert [(r["stage"], r["op"], r["reason"]) for r in made.summary.refusals] == \
+        [("gemm", "MatMul", "the matrix is not constant")]
