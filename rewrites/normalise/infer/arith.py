@@ -193,7 +193,41 @@ def broadcast(*shapes: Sequence[MaybeDim] | None) -> tuple[MaybeDim, ...] | None
             column = [s[i - rank + len(s)] for s in known if i - rank + len(s) >= 0]
             fixed = {d.value for d in column if d is not None and d.is_static and d != 1}
             result[i] = Dim.of(fixed.pop()) if len(fixed) == 1 else None
-    return tuple(result)
+    slacks = _slacks([s for s in known if len(s) == rank])
+    return tuple(d if d is None or not slacks else _one_of_valid_runs(d, slacks) for d in result)
+
+
+def _slacks(shapes: Sequence[Sequence[MaybeDim]]) -> list[Dim]:
+    """What is not negative where a broadcast of `shapes` is valid: n - d of an axis with extents min(n, d) and d."""
+    found = []
+    for column in zip(*shapes, strict=True):
+        for dim in column:
+            atom = None if dim is None else _atom_of(dim)
+            if isinstance(atom, Opaque) and atom.op == "min" and len(atom.args) == 2:
+                number, other = sorted(atom.args, key=lambda d: not d.is_static)
+                if number.is_static and number.value > 1 and other in column:  # min(1, d) may be 1 beside any d
+                    found.append(number - other)
+    return found
+
+
+def _one_of_valid_runs(dim: Dim, slacks: Sequence[Dim]) -> Dim:
+    """1 for an extent that is 1 where no slack is negative: max(0, min(1024-past, 1)), the rows of a mask of 1024
+    positions that has past+1 columns beside as many keys."""
+    known: dict[str | Opaque, Dim] = {}
+    for atom in dim.atoms():
+        if isinstance(atom, Opaque) and atom.op == "min" and len(atom.args) == 2:
+            for small, large in (atom.args, atom.args[::-1]):
+                if any(at_most(small + slack, large) for slack in slacks):
+                    known[atom] = small
+    return Dim.of(1) if dim.substitute(known) == 1 else dim
+
+
+def _atom_of(dim: Dim) -> str | Opaque | None:
+    """The atom that is all of `dim`."""
+    if len(dim.terms) != 1:
+        return None
+    (atoms, count), = dim.terms
+    return atoms[0] if count == 1 and len(atoms) == 1 else None
 
 
 def slice_length(dim: MaybeDim, start: MaybeDim, end: MaybeDim, step: int) -> MaybeDim:

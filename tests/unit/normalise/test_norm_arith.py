@@ -91,6 +91,23 @@ def test_broadcast_of_what_is_unknown() -> None:
         assert arith.broadcast_dim(b, a) == expected
 
 
+@pytest.mark.parametrize(("rows", "columns", "one"), [
+    (Dim.max(0, Dim.min(7 - P, 1)), Dim.min(7, P + 1), True),  # a row of a mask of 7 positions
+    (Dim.min(7, P + 1) - Dim.min(7, P), Dim.min(7, P + 1), True),
+    (Dim.max(0, Dim.min(6 - P, 1)), Dim.min(7, P + 1), False),  # none is left for p = 6
+    (Dim.max(0, Dim.min(7 - P, 1)), Dim.min(1, P + 1), False),  # one column fits any p
+    (Dim.max(0, Dim.min(7 - P, 1)), Dim.min(7, S), False),  # says nothing of p
+])
+def test_a_row_that_is_there_in_every_valid_run(rows: Dim, columns: Dim, one: bool) -> None:
+    found = arith.broadcast((rows, columns), (Dim.of(1), P + 1))
+    assert found is not None
+    assert found[0] == (1 if one else rows)
+    for x in BINDINGS:
+        left, right = columns.evaluate(x), (P + 1).evaluate(x)
+        if left == right or 1 in (left, right):
+            assert found[0].evaluate(x) == rows.evaluate(x)
+
+
 def test_broadcast_of_shapes() -> None:
     assert arith.broadcast((S, Dim.of(1), N), (P, N)) == (S, P, N)
     assert arith.broadcast((S,), (P,), (Dim.of(4),)) == (Dim.of(4),)
