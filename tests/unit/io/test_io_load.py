@@ -113,6 +113,21 @@ def test_external_data_is_mapped_not_read(tmp_path: Path) -> None:
     assert tensor.numpy()[1, 0] == np.float32(64 / 7)
 
 
+def test_tensors_of_a_file_share_its_mapping(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) '
+                                    "{ a = Add(x, p)  y = Add(a, q) }")
+    for name, number in (("p", 1), ("q", 2)):
+        proto.graph.initializer.append(numpy_helper.from_array(np.full(4, number, np.float32), name))
+    onnx.save(proto, str(tmp_path / "m.onnx"), save_as_external_data=True, location="d", size_threshold=0)
+    tensors = [v.const_value for v in load(tmp_path / "m.onnx").graph.initializers.values()]
+    one, two = (t for t in tensors if isinstance(t, ir.ExternalTensor))
+    assert (one.numpy()[0], two.numpy()[0]) == (1, 2)
+    assert one.raw is two.raw
+    one.release()
+    assert two.numpy()[3] == 2  # the other still reads it
+    assert one.numpy()[3] == 1
+
+
 def test_missing_data_file(tmp_path: Path) -> None:
     path = with_weights(tmp_path)
     (tmp_path / "m.data").unlink()
