@@ -22,6 +22,7 @@ from tilegraph.spec.dims import Dim
 
 RULES: dict[tuple[str, str], Rule] = {
     **rules_made.RULES, **rules_math.RULES, **rules_microsoft.RULES, **rules_views.RULES, **rules_windows.RULES}
+_POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 _CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 _ROUNDS = 6  # of a loop body until its carried shapes settle
 
@@ -55,8 +56,8 @@ class _Walk:
         self.trust = trust
         self.found = Inference()
         self.opsets = model.graph.opset_imports
-        # Values behind constants that a caller may override: onnx's inference, which most declared shapes are from,
-        # takes such a constant for the value of every run.
+        # Values whose declared shapes say nothing, and those behind them. Most are from onnx's inference, which takes a
+        # constant that a caller may override for the value of every run, and counts windows that ONNX Runtime does not.
         self.open = {v for v in model.graph.inputs if v.is_initializer()}
 
     def run(self) -> Inference:
@@ -85,6 +86,8 @@ class _Walk:
             results: Sequence[Info] = [declared_info(o) for o in node.outputs]
         else:
             results = self.results(node, inputs)
+        if _counts_otherwise(node) and any(None in (info.shape or ()) for info in results):
+            self.open.update(node.outputs)
         self.spread(node)
         for index, output in enumerate(node.outputs):
             info = results[index] if index < len(results) else Info()
@@ -219,6 +222,15 @@ class _Walk:
             return state
         finally:
             self.trust = trust
+
+
+def _counts_otherwise(node: ir.Node) -> bool:
+    """Whether onnx's inference may find another number of windows than ONNX Runtime makes: of pools that round up, and
+    of dilated ones that pad by themselves."""
+    if node.op_type not in _POOLS or node.domain != "":
+        return False
+    ceil, auto = node.attributes.get("ceil_mode"), node.attributes.get("auto_pad")
+    return bool(ceil is not None and ceil.as_int()) or (auto is not None and auto.as_string().startswith("SAME"))
 
 
 def declared_info(value: ir.Value, *, shape: bool = True) -> Info:

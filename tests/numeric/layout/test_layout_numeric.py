@@ -299,7 +299,15 @@ def test_parameters_that_were_attributes_before_opset_13() -> None:
     check(_net(write, [1, 20, 8, 9], 12))
 
 
-def test_opsets_whose_views_have_other_parameters_are_left_alone() -> None:
-    rewritten, context = blocked(_net(_conv(8), [1, 20, 8, 9], 10), 16)
+@pytest.mark.parametrize("opset", [7, 10])
+def test_opsets_whose_views_have_other_parameters_are_raised(opset: int) -> None:
+    assert check(_net(_conv(8), [1, 20, 8, 9], opset)).graph.opset_imports[""] == 11
+
+
+def test_opsets_whose_views_have_other_parameters_are_left_alone_where_they_cannot_be_raised() -> None:
+    def write(g: Graph, x: str) -> str:
+        return g.op("Resize", _conv(8)(g, x), g.op("Abs", g.input("scales", [4])))  # it may shrink
+
+    rewritten, context = blocked(_net(write, [1, 20, 8, 9], 10), 16)
     assert any(n.op_type == "Conv" for n in rewritten.graph)
     assert "opset 10 has attributes" in context.diagnostics.of("layout", taken=False)[0].reason

@@ -204,6 +204,15 @@ def test_pools_that_round_up_symbolic_extents(attributes: str, expected: str) ->
     assert shape(body, "float[1, 3, h, w] x") == expected
 
 
+def test_what_is_declared_behind_a_pool_of_unknown_extent_is_not_believed() -> None:
+    """onnx's inference, which most declared shapes are from, has [1,3,2,2] for `p`, and ONNX Runtime [1,3,1,1]."""
+    model = loaded("""g (float[1, 3, 2, 3] x) => (float[1, 3, a, b] y) <float[1, 3, 1, 2] p, float[1, 3, 1, 2] q> {
+        p = MaxPool <ceil_mode = 1, kernel_shape = [1, 2], strides = [3, 3]> (x)  q = Relu(p)  y = Exp(q) }""")
+    Shapes().run(model, PassContext())
+    found = shapes(model)
+    assert (found["p"], found["q"]) == ("[1,3,None,None]", "[1,3,None,None]")
+
+
 def test_frozen_extents_are_integers_everywhere() -> None:
     model = loaded("""g (float[batch, seq, 64] x) => (float[batch, q] y) {
         n = Constant <value_ints = [0, -1]> ()  y = Reshape(x, n) }""")
